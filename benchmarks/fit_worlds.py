@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 from scipy.optimize import minimize
 
-from harness.simulation.even import spread_evenly
+from harness.simulation.problems import spread_evenly
 from harness.simulation.published import PUBLISHED, SAMPLING_ERROR, ResultFigures, figures
 from harness.simulation.worlds import WORLDS, Fitted, World
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TypeVar
 
-from harness.agents.governor import Purse
+from harness.agents.governor import SpendTracker
 from harness.agents.model_access import api_backoff
 from harness.child_process import ChildProcess, output_file
 from harness.errors import ConfigurationError, RepositoryError
@@ -143,8 +143,8 @@ def run_start(
         failpoint("supervisor.before_start")
         with Repo(workspace) as repo:
             notices = _upgrade_ledger(workspace, repo, config.coordination_branch)
-            usd_before = Purse(workspace, repo, config).spent().usd
-        api_backoff.ask_again(workspace)
+            usd_before = SpendTracker(workspace, repo, config).spent().usd
+        api_backoff.allow_requests(workspace)
         children = _children(config, target, limits, usd_before, metrics_port, cluster)
         record = StartStatus(
             children=tuple(child.name for child in children),
@@ -398,10 +398,10 @@ def out_of_budget(snapshot: Snapshot) -> str | None:
 
 def model_messages(workspace: Workspace) -> tuple[str, ...]:
     """Return messages about an unavailable model, which are shown long before sessions end or pause because of it."""
-    state = api_backoff.look(workspace)
+    state = api_backoff.read_backoff(workspace)
     if state.stopped:
         return (state.stopped,)
-    return (f"{state.why}: all workers wait and try again",) if state.wait_s() > 0 else ()
+    return (f"{state.reason}: all workers wait and try again",) if state.wait_s() > 0 else ()
 
 
 def _is_done(worker: WorkerStatus, assigned: str | None) -> bool:

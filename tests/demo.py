@@ -47,7 +47,7 @@ def main() -> int:
     configure()
     title = f"two tuners and a planner, {options.minutes:g} minutes; each first baseline is compiled"
     code = harness(title, *START, "--max-minutes", str(options.minutes))
-    code = code or harness("is the ledger whole and true", "audit")
+    code = code or harness("check that the ledger is complete and unchanged", "audit")
     if code == 0:
         print(f"\nEverything is in {WORKSPACE}: `git log --all --graph`, `harness status`, `harness log`, ledger/.")
     return code

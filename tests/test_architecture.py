@@ -20,6 +20,7 @@ PACKAGE = Path(__file__).parent.parent / "harness"
 # Which packages a package may import, besides itself. Every other import between packages is an error.
 _BASE = {"model", "formats", "workspace"}
 _ABOVE_THE_LEDGER = {*_BASE, "git", "ledger"}
+_BELOW_THE_COMMANDS = {"sol", "judge", "corpus", "cluster", "daemon", "planner", "simulation", "agents", "report"}
 ALLOWED = {
     "model": set(),
     "formats": {"model"},
@@ -36,19 +37,7 @@ ALLOWED = {
     "simulation": {"model", "planner", "sol"},
     "agents": _ABOVE_THE_LEDGER,
     "report": _ABOVE_THE_LEDGER,
-    "cli": {
-        "",
-        *_ABOVE_THE_LEDGER,
-        "sol",
-        "judge",
-        "corpus",
-        "cluster",
-        "daemon",
-        "planner",
-        "simulation",
-        "agents",
-        "report",
-    },
+    "cli": {"", *_ABOVE_THE_LEDGER, *_BELOW_THE_COMMANDS},
     "": {*_ABOVE_THE_LEDGER, "agents", "cli"},  # supervise.py and __main__.py
 }
 # Small modules at the root of the package that anything but the runner may use.

@@ -116,10 +116,10 @@ def test_the_run_ends_with_the_limit_that_ended_its_workers() -> None:
 def test_what_keeps_workers_from_the_model_is_shown_while_it_does(site: Site) -> None:
     assert model_messages(site.workspace) == ()
     reason = "the model cannot be reached: ClientConnectorError"
-    api_backoff.hold(site.workspace, after_s=60, why=reason, first_s=1, longest_s=60)
+    api_backoff.back_off(site.workspace, after_s=60, reason=reason, first_s=1, longest_s=60)
     assert model_messages(site.workspace) == (f"{reason}: all workers wait and try again",)
-    api_backoff.stop(site.workspace, "the model's side refuses the credential (401)")
-    assert model_messages(site.workspace) == ("the model's side refuses the credential (401)",)
+    api_backoff.stop_requests(site.workspace, "the model API refuses the credential (401)")
+    assert model_messages(site.workspace) == ("the model API refuses the credential (401)",)
 
 
 # Asks the model as an agent does, and ends as it answers.
@@ -151,7 +151,7 @@ def test_a_refused_credential_is_shown_at_once_and_ends_the_run(site: Site) -> N
         assert run.wait(120) == 2
         assert len(model.asked) == 1
     assert "the worker-w01 cannot work" in remaining_output
-    assert "export a key that is good" in remaining_output
+    assert "export a valid key" in remaining_output
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The planner's model: a short session that is shown the standings and the policy's decision, and proposes a table."""
+"""The planner's model: a short session that reads the standings and the policy's decision, and proposes a table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from contextlib import ExitStack, closing, nullcontext
 from pathlib import Path
 
 from harness.agents import confinement, documentation, prompting
-from harness.agents.governor import Purse, over
+from harness.agents.governor import SpendTracker, reached_limit
 from harness.agents.kinds import KINDS
 from harness.agents.model_access import api_backoff
 from harness.agents.model_access.gateway import Gateway, Upstream
@@ -41,18 +41,18 @@ _TURNS = 12
 
 logger = logging.getLogger(__name__)
 
-Judge = Callable[[dict[str, object]], str | None]
-"""Takes a proposal; says what is wrong with it, None when it holds."""
+ProposalCheck = Callable[[dict[str, object]], str | None]
+"""Proposal -> the reason to reject it; None if it is valid."""
 
 
 class PlanningModel:
-    """Asks a model for proposals. One process asks at a time: the planner.
+    """Requests proposals from a model. Only the planner's process uses it.
 
     Args:
-        workspace: whose accounts and api_backoff.
-        config: names model, deadline and budget.
-        schema: of a proposal.
-        stop: ends what is under way.
+        workspace: stores the accounts and the backoff state of the model API.
+        config: sets model, deadline and budget.
+        schema: JSON schema of a proposal.
+        stop: ends a session in progress when set.
     """
 
     def __init__(
@@ -63,43 +63,53 @@ class PlanningModel:
         self._upstream = Upstream.of_environment(os.environ)
         close_left_open(workspace, WORKER)
 
-    def ask(self, situation: dict[str, object], judge: Judge) -> str | None:
-        """Show a situation and have proposals judged, until one holds; its model's name, None when none did.
+    def ask(self, situation: dict[str, object], check: ProposalCheck) -> str | None:
+        """Run a session until it proposes a valid table or its deadline is reached.
 
-        Whatever goes wrong is logged: the planner goes on without.
+        An error is logged, and the planner continues with the policy's table.
+
+        Args:
+            situation: standings, workers and the policy's decision, as JSON for the model.
+            check: validates a proposal and stores it if it is valid.
+
+        Returns:
+            The name of the model; None if it made no valid proposal.
         """
-        state = api_backoff.look(self._workspace)
-        why = state.stopped or (state.why if state.wait_s() else None) or self._used_up()
-        if why:
-            logger.warning("the planner's model is not asked: %s", why)
+        state = api_backoff.read_backoff(self._workspace)
+        obstacle = state.stopped or (state.reason if state.wait_s() else None) or self._reached_limit()
+        if obstacle:
+            logger.warning("the planner's model is not used: %s", obstacle)
             return None
         try:
-            return self._session(situation, judge)
+            return self._session(situation, check)
         except HarnessError as error:
-            logger.warning("the planner's model was not heard: %s", error)
+            logger.warning("the session of the planner's model failed: %s", error)
         return None
 
-    def _used_up(self) -> str | None:
+    def _reached_limit(self) -> str | None:
         with Repo(self._workspace) as repo:
             ledger = recorded_accounts(self._workspace, repo, self._config.coordination_branch)
-        every = {
-            each.id: each for each in (*unrecorded_accounts(self._workspace), *ledger) if each.run == self._config.run
+        run = self._config.run
+        accounts = {
+            account.id: account for account in (*unrecorded_accounts(self._workspace), *ledger) if account.run == run
         }
-        mine = total(each for each in every.values() if each.worker == WORKER)
-        of_all = over(self._config.agent.overall, total(every.values()), f"for the run {self._config.run}")
-        return over(self._config.planner.budget, mine, "for the planner") or of_all
+        of_planner = total(account for account in accounts.values() if account.worker == WORKER)
+        run_limit = reached_limit(self._config.agent.overall, total(accounts.values()), f"for the run {run}")
+        return reached_limit(self._config.planner.budget, of_planner, "for the planner") or run_limit
 
-    def _session(self, situation: dict[str, object], judge: Judge) -> str | None:
-        held: list[bool] = []
+    def _session(self, situation: dict[str, object], check: ProposalCheck) -> str | None:
+        accepted = threading.Event()
 
-        def propose(given: object) -> Answer:
-            said = judge(dict(given) if isinstance(given, dict) else {})
-            if said is not None:
-                return Answer(f"this proposal does not hold: {said}", failed=True)
-            held.append(True)
-            return Answer("taken; you are done")
+        def propose(arguments: object) -> Answer:
+            rejection = check(dict(arguments) if isinstance(arguments, dict) else {})
+            if rejection is not None:
+                return Answer(f"this proposal is not valid: {rejection}", failed=True)
+            accepted.set()
+            return Answer("accepted; you are done")
 
-        tool = Tool("propose", "Propose who works on what. One row for each worker.", (), propose, self._schema)
+        tool = Tool(
+            "propose", "Propose which worker works on which problem. One row per worker.", (), propose, self._schema
+        )
         until = time.monotonic() + self._config.planner.deadline_s
         with ExitStack() as stack:
             gateway = stack.enter_context(Gateway(self._workspace, self._upstream, self._config.agent.gateway))
@@ -115,29 +125,29 @@ class PlanningModel:
             meter = Meter(self._workspace, account, self._config.agent.prices)
             stack.callback(meter.close)
             with Repo(self._workspace) as repo:
-                purse = Purse(self._workspace, repo, self._config)
-            limits = planner_limits(self._config, WORKER, purse)
-            budget = RequestBudget(self._workspace, meter, purse, limits, self._config.agent.prices)
+                spend_tracker = SpendTracker(self._workspace, repo, self._config)
+            limits = planner_limits(self._config, WORKER, spend_tracker)
+            budget = RequestBudget(self._workspace, meter, spend_tracker, limits, self._config.agent.prices)
             stack.callback(budget.close)
-            served = gateway.serve(self._directory / "gateway", meter, lambda: None, budget)
-            stack.callback(served.close)
+            socket = gateway.serve(self._directory / "gateway", meter, lambda: None, budget)
+            stack.callback(socket.close)
             session = KINDS["claude"](self._brief(situation, tool))
             meter.add(meter.account.spent, session=session.id)
             for event in stack.enter_context(closing(session.events())):
-                if held or self._stop.is_set() or time.monotonic() > until:
+                if accepted.is_set() or self._stop.is_set() or time.monotonic() > until:
                     break
                 if isinstance(event, End):
                     logger.info("the planner's model ended: %s %s", event.reason, event.text)
-        if not held:
-            logger.warning("the planner's model made no proposal that holds within its time; the policy decides")
-        return session.model if held else None
+        if not accepted.is_set():
+            logger.warning("the planner's model made no valid proposal before its deadline; the policy decides")
+        return session.model if accepted.is_set() else None
 
     def _brief(self, situation: dict[str, object], tool: Tool) -> Brief:
-        empty = self._directory / "problem"
-        (empty / SOLUTIONS).mkdir(parents=True, exist_ok=True)
+        no_problem = self._directory / "problem"
+        (no_problem / SOLUTIONS).mkdir(parents=True, exist_ok=True)
         view = confinement.View(
             problem="planner/none",
-            directory=empty,
+            directory=no_problem,
             solution=self._directory / "solution",
             target="none",
             reading=self._reading(),
@@ -145,13 +155,13 @@ class PlanningModel:
             home=self._directory / "home",
             sockets=self._directory / "gateway",
         )
-        shown = json.dumps(situation, indent=1, default=str)
+        situation_json = json.dumps(situation, indent=1, default=str)
         return Brief(
             role="planner",
-            prompt=f"The situation:\n{shown}\n\nPropose a table, or agree by proposing the policy's.",
+            prompt=f"The situation:\n{situation_json}\n\nPropose a table. To agree with the policy, propose its table.",
             system=prompting.prompt_file("planner"),
-            directory=empty,
-            solution=empty / SOLUTIONS,
+            directory=no_problem,
+            solution=no_problem / SOLUTIONS,
             tools=_no_tools(),
             budget=SessionBudget(turns=_TURNS),
             offered=(tool,),
@@ -169,6 +179,6 @@ class PlanningModel:
 
 def _no_tools() -> Tools:
     def refuse(_: str) -> Submitted:
-        raise RepositoryError("the planner submits nothing")
+        raise RepositoryError("the planner cannot submit a solution")
 
     return Tools(commit=refuse, outcome=lambda _: None, history=tuple, note=lambda *_: None, turn=nullcontext)

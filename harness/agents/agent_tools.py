@@ -1,4 +1,4 @@
-"""The tools that an agent gets: check, submit, history, docs, note, profile. They never raise."""
+"""The tools of an agent: check, submit, history, docs, note, profile. Their answers report errors; they never raise."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import get_args
 
-from harness.agents.answers import attempts, outcome
+from harness.agents.answers import attempts_text, outcome_text
 from harness.agents.check_answers import check_outcome
 from harness.agents.documentation import search
 from harness.agents.others_work import differences
@@ -29,45 +29,50 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass
-class Desk:
+class AgentTools:
     """The tools of one session, and counts of their uses."""
 
     tools: Tools
     lessons: Callable[[], tuple[str, ...]]
     """Return the lessons about the problem and its family, one line each."""
     axes: dict[str, str]
-    """Workload uuid -> its sizes in words."""
+    """Workload uuid -> its sizes as text."""
     hide: Callable[[str], str]
-    """Replaces the host's paths in a message by those the agent sees."""
-    profiled: Callable[[Submitted | None, str], Answer]
-    """Profiles a candidate on the workload with this name."""
-    spend: Callable[[Spent], None]
+    """Replace the host's paths in a message with the paths inside the sandbox."""
+    profile: Callable[[Submitted | None, str], Answer]
+    """Profile a candidate on a workload, arguments by its sizes or uuid."""
+    add_spent: Callable[[Spent], None]
+    """Add usage to the session's account."""
     submissions: int = 0
     duplicates: int = 0
-    """In a row."""
+    """Consecutive submissions of solutions that were submitted before."""
     last_entry: int | None = None
-    """`seq` of the entry of the last submission, which a lesson takes as its proof."""
-    hacks: int = 0
-    """Verdicts of REWARD_HACK."""
+    """`seq` of the entry of the last submission, which proves a lesson."""
+    reward_hacks: int = 0
+    """Number of REWARD_HACK verdicts."""
     passed: Submitted | None = None
     """The last submission of this session that PASSED."""
     answered_at: float = field(default_factory=time.monotonic)
-    """When a tool's answer was given last, on the monotonic clock."""
+    """Monotonic time of the last answer of a tool."""
 
     def offered(self) -> tuple[Tool, ...]:
-        """The tools, as a session offers them."""
+        """Return the tools in the order in which a session offers them."""
         message = Parameter("message", "What changed and why, in a line or two")
-        words = Parameter("query", "Words to look for; empty for everything", needed=False)
-        tried = Parameter("query", "Words to look for, or a commit's first digits; empty for everything", needed=False)
-        text = Parameter("text", "The lesson, in one line")
-        wrong = Parameter("contradicts", "The [id] of a lesson that your submission shows to be wrong", needed=False)
-        show = Parameter(
-            "show", "Code to show: `assembly` (CPU), `ptx` or `sass` (sealed CUDA); empty for none", needed=False
+        words = Parameter("query", "Words to search for; empty for everything", required=False)
+        attempt = Parameter(
+            "query", "Words to search for, or a commit's first digits; empty for everything", required=False
         )
-        function = Parameter("function", "Part of the name of the function or kernel to show", needed=False)
+        text = Parameter("text", "The lesson, in one line")
+        wrong_lesson = Parameter(
+            "contradicts", "The [id] of a lesson that your submission shows to be wrong", required=False
+        )
+        show = Parameter(
+            "show", "Code to show: `assembly` (CPU), `ptx` or `sass` (sealed CUDA); empty for none", required=False
+        )
+        function = Parameter("function", "Part of the name of the function or kernel to show", required=False)
         checking = self._tool(
             "check",
-            "Build the solution as it stands and compare its outputs with the reference on all workloads, without "
+            "Build the present solution and compare its outputs with the reference on all workloads, without "
             "timing, in seconds: compiler warnings, registers and spills, and the pattern of wrong elements.",
             (show, function),
             self.check,
@@ -76,8 +81,8 @@ class Desk:
             *([checking] if self.tools.check is not None else []),
             self._tool(
                 "submit",
-                "Commit the solution directory as it stands and wait for the judge: verdict, times against baseline "
-                "and bound, what limits the kernel. This is the only measurement.",
+                "Commit the present solution directory and wait for the judge: verdict, times against baseline "
+                "and bound, and what limits the kernel. This is the only measurement.",
                 (message,),
                 self.submit,
             ),
@@ -85,22 +90,28 @@ class Desk:
                 "history",
                 "Attempts of all workers on this problem, and lessons. With a commit: message, times per workload, and "
                 "differences from the best other solution.",
-                (tried,),
+                (attempt,),
                 self.history,
             ),
             self._tool(
-                "docs", "Search the documentation pack.", (words,), lambda given: Answer(search(_text(given, "query")))
+                "docs",
+                "Search the documentation pack.",
+                (words,),
+                lambda arguments: Answer(search(_text(arguments, "query"))),
             ),
             self._tool(
-                "note", "Record a one-line lesson for the next worker on this problem.", (text, wrong), self.note
+                "note",
+                "Record a one-line lesson for the next worker on this problem.",
+                (text, wrong_lesson),
+                self.note,
             ),
             self._tool(
                 "profile",
                 "Hardware counters of your last submission that PASSED, and a sentence that names the bottleneck: "
                 "shares of peak, occupancy and its limit, L2 hits, stalls, bank conflicts, spills. Takes up to 20 s "
                 "beyond the queue.",
-                (Parameter("workload", "Its sizes or uuid; empty for the one with the most data", needed=False),),
-                lambda given: self.profiled(self.passed, _text(given, "workload").strip()),
+                (Parameter("workload", "Its sizes or uuid; empty for the one with the most data", required=False),),
+                lambda arguments: self.profile(self.passed, _text(arguments, "workload").strip()),
             ),
         )
 
@@ -111,99 +122,99 @@ class Desk:
         parameters: tuple[Parameter, ...],
         use: Callable[[Mapping[str, object]], Answer],
     ) -> Tool:
-        def safely(given: Mapping[str, object]) -> Answer:
+        def safe_use(arguments: Mapping[str, object]) -> Answer:
             try:
-                answer = use(given)
+                answer = use(arguments)
             except HarnessError as error:
                 answer = Answer(self.hide(str(error)), failed=True)
             except TimeoutError as error:
-                answer = Answer(f"{error}; nothing is lost, go on with something else", failed=True)
+                answer = Answer(f"{error}; your files are unchanged, continue with something else", failed=True)
             except Exception as error:  # an error of the harness must not end the session: log it and report it
                 logger.exception("the tool %s failed", name)
-                text = f"the harness made a mistake ({type(error).__name__}); try something else"
+                text = f"internal error of the harness ({type(error).__name__}); try something else"
                 answer = Answer(text, failed=True)
             self.answered_at = time.monotonic()
             return answer
 
-        return Tool(name, description, parameters, safely)
+        return Tool(name, description, parameters, safe_use)
 
-    def submit(self, given: Mapping[str, object]) -> Answer:
-        """Commit, wait for the entry, and explain it."""
-        message = _text(given, "message")[:_LONGEST_MESSAGE] or "Submit a solution"
+    def submit(self, arguments: Mapping[str, object]) -> Answer:
+        """Commit the solution, wait for its entry, and return the entry as text."""
+        message = _text(arguments, "message")[:_LONGEST_MESSAGE] or "Submit a solution"
         with self.tools.turn():
-            before = {attempt.tree: attempt for attempt in self.tools.history()}
+            earlier = {attempt.tree: attempt for attempt in self.tools.history()}
             submitted = self.tools.commit(message)
         self.submissions += 1
-        passed = [tried.speedup for tried in before.values() if tried.verdict is Verdict.PASSED and tried.speedup]
-        again = submitted.tree in before
-        self.duplicates = self.duplicates + 1 if again else 0
-        if again:
-            self.spend(Spent(duplicates=1))
+        speedups = [old.speedup for old in earlier.values() if old.verdict is Verdict.PASSED and old.speedup]
+        is_duplicate = submitted.tree in earlier
+        self.duplicates = self.duplicates + 1 if is_duplicate else 0
+        if is_duplicate:
+            self.add_spent(Spent(duplicates=1))
         entry = self.tools.outcome(submitted)
         if entry is None:
             return Answer("the harness stops now; the submission is committed and will be judged", failed=True)
-        if not again:
-            self.spend(Spent(evaluations=1))
+        if not is_duplicate:
+            self.add_spent(Spent(evaluations=1))
         if entry.verdict is Verdict.PASSED:
             self.passed = submitted
         self.last_entry = entry.seq
-        self.hacks += entry.verdict is Verdict.REWARD_HACK
-        text = outcome(entry, best=max(passed, default=None), axes=self.axes)
-        if again:
+        self.reward_hacks += entry.verdict is Verdict.REWARD_HACK
+        text = outcome_text(entry, best=max(speedups, default=None), axes=self.axes)
+        if is_duplicate:
             text = f"this exact solution was submitted before (change something first):\n{text}"
         return Answer(self.hide(text), failed=entry.verdict is not Verdict.PASSED)
 
-    def check(self, given: Mapping[str, object]) -> Answer:
-        """Have the judge build the solution and compare its outputs, without timing."""
-        show = next((name for name in _SHOWN if name == _text(given, "show")), None)
+    def check(self, arguments: Mapping[str, object]) -> Answer:
+        """Let the judge build the solution and compare its outputs, without timing."""
+        show = next((name for name in _SHOWN if name == _text(arguments, "show")), None)
         if show is None:
             return Answer(f"`show` is one of {', '.join(filter(None, _SHOWN))}, or empty", failed=True)
         assert self.tools.check is not None  # noqa: S101 - offered only then
-        reply = self.tools.check(show, _text(given, "function"))
+        reply = self.tools.check(show, _text(arguments, "function"))
         if reply is None:
             return Answer("the harness stops now; nothing was checked", failed=True)
         if reply.answer is None:
             return Answer(reply.error or "no answer", failed=True)
-        self.hacks += reply.answer.verdict is Verdict.REWARD_HACK
+        self.reward_hacks += reply.answer.verdict is Verdict.REWARD_HACK
         return Answer(
             self.hide(check_outcome(reply.answer, axes=self.axes)), failed=reply.answer.verdict is not Verdict.PASSED
         )
 
-    def history(self, given: Mapping[str, object]) -> Answer:
-        """Return the attempts and lessons that match the query; with one commit's digits, that attempt in full."""
-        query, tried = _text(given, "query").strip(), self.tools.history()
+    def history(self, arguments: Mapping[str, object]) -> Answer:
+        """Return the attempts and lessons that match the query; a commit's first digits select one attempt in full."""
+        query, candidates = _text(arguments, "query").strip(), self.tools.history()
         if _COMMIT.fullmatch(query):
-            matches = [candidate for candidate in tried if candidate.commit.startswith(query)]
+            matches = [candidate for candidate in candidates if candidate.commit.startswith(query)]
             if len(matches) == 1:
-                return Answer(self.hide(self._attempt_in_full(matches[0], tried)))
-        return Answer(attempts(tried, self.lessons(), query))
+                return Answer(self.hide(self._attempt_in_full(matches[0], candidates)))
+        return Answer(attempts_text(candidates, self.lessons(), query))
 
-    def _attempt_in_full(self, attempt: TriedCandidate, tried: Sequence[TriedCandidate]) -> str:
+    def _attempt_in_full(self, attempt: TriedCandidate, candidates: Sequence[TriedCandidate]) -> str:
         """Return an attempt's line, its times per workload, and its differences from the best other passed attempt."""
         entry = self.tools.entry_of(attempt.tree)
-        lines = [attempts([attempt], (), "")]
+        lines = [attempts_text([attempt], (), "")]
         if entry is not None:
-            lines.append(outcome(entry, best=None, axes=self.axes))
-        passed = (candidate for candidate in tried if candidate.verdict is Verdict.PASSED and candidate.commit)
-        others = (candidate for candidate in passed if candidate is not attempt)
-        best = max(others, key=lambda candidate: candidate.speedup or 0.0, default=None)
+            lines.append(outcome_text(entry, best=None, axes=self.axes))
+        passed = (candidate for candidate in candidates if candidate.verdict is Verdict.PASSED and candidate.commit)
+        other_passed = (candidate for candidate in passed if candidate is not attempt)
+        best = max(other_passed, key=lambda candidate: candidate.speedup or 0.0, default=None)
         if best is not None:
             changes = differences(self.tools.sources(best.commit), self.tools.sources(attempt.commit))
             lines.append(f"differences from {best.commit[:10]} ({best.worker}, {best.speedup or 0:.3f}x):\n{changes}")
         return "\n".join(lines)
 
-    def note(self, given: Mapping[str, object]) -> Answer:
-        """Record a lesson."""
-        text = " ".join(_text(given, "text").split())[:_LONGEST_NOTE]
+    def note(self, arguments: Mapping[str, object]) -> Answer:
+        """Record a lesson of at most 400 characters."""
+        text = " ".join(_text(arguments, "text").split())[:_LONGEST_NOTE]
         if not text:
-            return Answer("a note needs its text", failed=True)
-        contradicts = _text(given, "contradicts").strip("[] ") or None
+            return Answer("`text` is empty; write the lesson in one line", failed=True)
+        contradicts = _text(arguments, "contradicts").strip("[] ") or None
         if contradicts is not None and self.last_entry is None:
             return Answer("a submission must show that the lesson is wrong: submit first", failed=True)
         self.tools.note(text, self.last_entry, contradicts)
         return Answer("noted")
 
 
-def _text(given: Mapping[str, object], name: str) -> str:
-    value = given.get(name, "")
+def _text(arguments: Mapping[str, object], name: str) -> str:
+    value = arguments.get(name, "")
     return value if isinstance(value, str) else ""

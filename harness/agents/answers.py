@@ -1,6 +1,6 @@
-"""What the judge found, in the few lines that an agent needs: the verdict, what limits the kernel, what to try.
+"""Evaluations and attempts as short text for an agent: verdict, bottleneck, next step.
 
-Short on purpose: an agent reads hundreds of these, and every line of each is paid for again at every later turn.
+The text is short because an agent reads hundreds of answers, and the run pays for each line again at every later turn.
 """
 
 from __future__ import annotations
@@ -16,34 +16,34 @@ from harness.model.verdict import Verdict
 
 _SHOWN_WORKLOADS = 8
 _SHOWN_ATTEMPTS = 12
-_REASON, _TOLD = 900, 120
-"""Characters of a reason, and of the message and reason of an earlier attempt."""
-_NEAR = 0.8
-"""From this share of the bound on, the hardware is what limits."""
+_LONGEST_REASON, _LONGEST_ATTEMPT_TEXT = 900, 120
+"""Characters of a reason, and of the message and the reason of an earlier attempt."""
+_NEAR_BOUND = 0.8
+"""A workload at this share of its bound or more counts as limited by the hardware."""
 
 TO_DO = {
-    Verdict.COMPILE_ERROR: "fix what the compiler reports; the first error is the one that counts",
-    Verdict.RUNTIME_ERROR: "look for accesses out of bounds, wrong launch sizes, missing arguments; the last block is "
-    "where sizes that are no multiple of the tile show",
-    Verdict.INCORRECT_SHAPE: "compare outputs with definition.json: order, shape, layout",
-    Verdict.INCORRECT_DTYPE: "write every output in the dtype that definition.json gives it",
+    Verdict.COMPILE_ERROR: "fix the errors that the compiler reports, the first one first",
+    Verdict.RUNTIME_ERROR: "check for accesses out of bounds, wrong launch sizes and missing arguments; sizes that are "
+    "not a multiple of the tile fail in the last block",
+    Verdict.INCORRECT_SHAPE: "compare the outputs with definition.json: order, shape, layout",
+    Verdict.INCORRECT_DTYPE: "write every output in the dtype that definition.json declares",
     Verdict.INCORRECT_NUMERICAL: "read the pattern: which rows, columns or tiles are wrong, and how the values differ; "
     "`docs` has a table from patterns to mistakes (debugging)",
-    Verdict.TIMEOUT: "it hangs or is far too slow: look for a deadlock or a serial loop",
-    Verdict.REWARD_HACK: "the judge takes this for cheating: compute the reference on every call's own inputs",
-    Verdict.INVALID_REFERENCE: "the problem itself is broken; leave a note and stop",
-    Verdict.SUSPECT: "faster than the hardware allows, or clocks disagree: a person looks at it",
+    Verdict.TIMEOUT: "the solution hangs or is far too slow: check for a deadlock or a serial loop",
+    Verdict.REWARD_HACK: "the judge classifies this as cheating: compute the reference on the inputs of every call",
+    Verdict.INVALID_REFERENCE: "the reference of this problem fails; leave a note and stop",
+    Verdict.SUSPECT: "faster than the hardware allows, or the clocks disagree: a person reviews it",
 }
-"""The next step after a verdict."""
+"""The next step for an agent after a verdict."""
 
 
-def outcome(entry: Entry, *, best: float | None, axes: dict[str, str]) -> str:
-    """An entry as an agent reads it.
+def outcome_text(entry: Entry, *, best: float | None, axes: dict[str, str]) -> str:
+    """Return an evaluation as text for an agent.
 
     Args:
         entry: the evaluation.
-        best: the best speed-up known before it, by anyone.
-        axes: workload uuid -> its sizes, for naming workloads.
+        best: the best speed-up of any earlier attempt; None if none passed.
+        axes: workload uuid -> its sizes as text.
     """
     lines = [_head(entry, best), _repeated(entry), *_workloads(entry.workloads, axes)]
     lines += resource_lines(entry.resources)
@@ -52,9 +52,8 @@ def outcome(entry: Entry, *, best: float | None, axes: dict[str, str]) -> str:
     else:
         failing = next((work for work in entry.workloads if work.verdict is not Verdict.PASSED), None)
         if failing is not None:
-            lines.append(
-                f"first failing: {_name(failing, axes)}: {one_line(failing.reason or str(failing.verdict), _REASON)}"
-            )
+            reason = one_line(failing.reason or str(failing.verdict), _LONGEST_REASON)
+            lines.append(f"first failing: {_name(failing, axes)}: {reason}")
         lines.append(f"to do: {TO_DO.get(entry.verdict or Verdict.RUNTIME_ERROR, 'read the reason')}")
     return "\n".join(line for line in lines if line)
 
@@ -64,16 +63,17 @@ def _head(entry: Entry, best: float | None) -> str:
     if entry.verdict is not Verdict.PASSED or summary is None or summary.speedup is None:
         if any(work.reason for work in entry.workloads if work.verdict is not Verdict.PASSED):
             return str(entry.verdict)  # the reason follows, with the workload
-        return f"{entry.verdict}: {one_line(entry.reason or '', _REASON)}"
-    low, high = summary.speedup_ci95 or (summary.speedup, summary.speedup)
+        return f"{entry.verdict}: {one_line(entry.reason or '', _LONGEST_REASON)}"
+    speedup_ci95_low, speedup_ci95_high = summary.speedup_ci95 or (summary.speedup, summary.speedup)
     score = f", score {summary.score:.2f} of 1" if summary.score is not None else ""
     if best is None:
-        against = "the first that passes"
+        rank = "the first that passes"
     elif summary.speedup > best:
-        against = f"a new best (before: {best:.3f}x); it is confirmed by a second evaluation"
+        rank = f"a new best (before: {best:.3f}x); a second evaluation confirms it"
     else:
-        against = f"not the best (best: {best:.3f}x)"
-    return f"PASSED {summary.speedup:.3f}x over the baseline ({low:.3f} to {high:.3f}{score}; {entry.trust}), {against}"
+        rank = f"not the best (best: {best:.3f}x)"
+    interval = f"{speedup_ci95_low:.3f} to {speedup_ci95_high:.3f}"
+    return f"PASSED {summary.speedup:.3f}x over the baseline ({interval}{score}; {entry.trust}), {rank}"
 
 
 def _repeated(entry: Entry) -> str:
@@ -101,40 +101,49 @@ def _workloads(workloads: Sequence[WorkloadResult], axes: dict[str, str]) -> lis
 
 
 def _limit(workloads: Sequence[WorkloadResult], axes: dict[str, str]) -> str:
-    """Name the workload that is furthest from its bound, and give a hint."""
+    """Return a line that names the workload furthest from its bound, with a hint."""
     shares = {
         work.uuid: work.sol_us / work.latency_us for work in workloads if work.sol_us is not None and work.latency_us
     }
     if not shares:
-        return "limits: no bound is known for this problem; compare workloads with each other"
-    least = min(shares, key=lambda uuid: shares[uuid])
-    work = next(each for each in workloads if each.uuid == least)
-    share = shares[least]
-    if share >= _NEAR:
-        return f"limits: every workload is at {share:.0%} of its bound or more: only doing less work helps now"
-    small = min(workloads, key=lambda each: each.sol_us or float("inf")).uuid == least
+        return "limits: no bound is available for this problem; compare workloads with each other"
+    furthest = min(shares, key=lambda uuid: shares[uuid])
+    work = next(work for work in workloads if work.uuid == furthest)
+    share = shares[furthest]
+    if share >= _NEAR_BOUND:
+        return f"limits: every workload is at {share:.0%} of its bound or more: only less work makes it faster"
+    is_smallest = min(workloads, key=lambda work: work.sol_us or float("inf")).uuid == furthest
     hint = (
-        "it is the smallest: launches, tails and too few blocks weigh most there"
-        if small and len(workloads) > 1
-        else "look at memory traffic first (fusion, vector width, reuse), then at occupancy and instruction mix"
+        "it is the smallest workload: launches, tails and too few blocks dominate there"
+        if is_smallest and len(workloads) > 1
+        else "reduce memory traffic first (fusion, vector width, reuse), then check occupancy and instruction mix"
     )
     return f"limits: {_name(work, axes)} runs at {share:.0%} of its bound, the furthest from it; {hint}"
 
 
-def attempts(candidates: Sequence[TriedCandidate], lessons: Sequence[str], query: str) -> str:
-    """Return the attempts that match the query, the best first and the failed ones last, then the lessons."""
+def attempts_text(candidates: Sequence[TriedCandidate], lessons: Sequence[str], query: str) -> str:
+    """Return the attempts and the lessons that match a query, one line each.
+
+    Args:
+        candidates: the attempts; those that passed come first, in descending order of their speed-up.
+        lessons: one line each.
+        query: words that a line must contain, in any case and order; empty for all lines.
+    """
     words = query.lower().split()
 
-    def fits(text: str) -> bool:
+    def matches(text: str) -> bool:
         return all(word in text.lower() for word in words)
 
-    lines = [_attempt(each) for each in sorted(candidates, key=_order)]
-    lines = [line for line in lines if fits(line)]
-    matching = [f"lesson: {lesson}" for lesson in lessons if fits(lesson)][-_SHOWN_ATTEMPTS:]
-    more = [f"and {len(lines) - _SHOWN_ATTEMPTS} more: search with words"] if len(lines) > _SHOWN_ATTEMPTS else []
-    whole = [*lines[:_SHOWN_ATTEMPTS], *more, *matching]
+    lines = [_attempt(candidate) for candidate in sorted(candidates, key=_order)]
+    lines = [line for line in lines if matches(line)]
+    lesson_lines = [f"lesson: {lesson}" for lesson in lessons if matches(lesson)][-_SHOWN_ATTEMPTS:]
+    omitted = len(lines) - _SHOWN_ATTEMPTS
+    omitted_lines = [f"and {omitted} more: search with words"] if omitted > 0 else []
     about = f" with {query!r}" if words else ""
-    return "\n".join(whole) or f"nothing was tried on this problem{about} yet"
+    return (
+        "\n".join([*lines[:_SHOWN_ATTEMPTS], *omitted_lines, *lesson_lines])
+        or f"there is no attempt on this problem{about} yet"
+    )
 
 
 def _order(attempt: TriedCandidate) -> tuple[bool, float]:
@@ -143,14 +152,13 @@ def _order(attempt: TriedCandidate) -> tuple[bool, float]:
 
 def _attempt(attempt: TriedCandidate) -> str:
     if attempt.verdict is None:
-        outcome = "under way"
+        outcome = "in progress"
     elif attempt.verdict is Verdict.PASSED:
         outcome = f"PASSED {attempt.speedup or 0:.3f}x"
     else:
-        outcome = f"{attempt.verdict}: {one_line(attempt.reason or '', _TOLD)}"
-    return (
-        f"{attempt.commit[:10] or attempt.tree[:10]} {attempt.worker}: {outcome} | {one_line(attempt.message, _TOLD)}"
-    )
+        outcome = f"{attempt.verdict}: {one_line(attempt.reason or '', _LONGEST_ATTEMPT_TEXT)}"
+    message = one_line(attempt.message, _LONGEST_ATTEMPT_TEXT)
+    return f"{attempt.commit[:10] or attempt.tree[:10]} {attempt.worker}: {outcome} | {message}"
 
 
 def _name(work: WorkloadResult, axes: dict[str, str]) -> str:

@@ -1,7 +1,7 @@
-"""The single-agent baseline: one budgeted session that may use PyTorch only; its best becomes `baseline/`.
+"""The single-agent baseline: one session with a budget that may use PyTorch only; its best result becomes `baseline/`.
 
-The session works in a tree of its own, outside the run's branches and ledger: what it makes is what candidates are
-measured against, not a candidate.
+The session works in a separate directory, outside the run's branches and ledger: its result is not a candidate, but the
+solution that candidates are compared with.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from harness.agents.session import End, Event, Submitted, Tools
-from harness.agents.session_runner import Sessions, Stay
+from harness.agents.session_runner import Sessions, WorkItem
 from harness.errors import FormatError
 from harness.formats.problems import load_problem
 from harness.formats.solutions import load_solution
@@ -33,34 +33,36 @@ from harness.model.verdict import EntryKind, Verdict
 from harness.workspace.directories import Workspace
 
 WORKER = "baseline"
-WANTED = (
-    "the fastest PyTorch that computes this: it becomes the baseline that kernels are measured against. "
+GOAL = (
+    "the fastest PyTorch code for this problem: it becomes the baseline that kernels are compared with. "
     "Language pytorch only, no kernels of your own"
 )
 PROVENANCE = "BASELINE.md"
 
 
 @dataclass(frozen=True)
-class MadeBaseline:
-    """What a session came to."""
+class BaselineResult:
+    """The result of a session that searched for a baseline."""
 
     end: End
     best: Path | None
-    """The directory of the fastest that passed."""
+    """The directory of the fastest solution that passed; None if none passed."""
     speedup: float | None
-    """Over the fastest baseline there was before."""
-    tried: int
+    """Of `best`, over the fastest baseline before the session."""
+    submissions: int
+    """Number of different solutions that were submitted."""
     usd: float
     model: str
 
 
 @dataclass
 class _SessionJudge:
-    """Judges what the session submits, and keeps it."""
+    """Copies and judges the submissions of a session."""
 
     problem: Problem
     solution: Path
-    kept: Path
+    submissions: Path
+    """Directory for the copies, one subdirectory per tree id."""
     judge: Callable[[Path], JudgeAnswer]
     languages: tuple[str, ...] = ("pytorch",)
 
@@ -73,13 +75,13 @@ class _SessionJudge:
         if spec.language not in self.languages:
             raise FormatError(f"`language` is {spec.language}; a baseline is written in pytorch", where="solution.yaml")
         tree = tree_id(tree_files(self.solution))
-        shutil.copytree(self.solution, self.kept / tree, dirs_exist_ok=True, symlinks=True)
+        shutil.copytree(self.solution, self.submissions / tree, dirs_exist_ok=True, symlinks=True)
         self.attempts.setdefault(tree, TriedCandidate(tree, WORKER, None, message=message))
         return Submitted(commit=tree, tree=tree, branch=WORKER)
 
     def outcome(self, submitted: Submitted) -> Entry:
         if submitted.tree not in self.entries:
-            answer = self.judge(self.kept / submitted.tree)
+            answer = self.judge(self.submissions / submitted.tree)
             self.entries[submitted.tree] = _entry(self.problem, submitted.tree, answer)
             summary, message = answer.summary, self.attempts[submitted.tree].message
             self.attempts[submitted.tree] = TriedCandidate(
@@ -88,8 +90,10 @@ class _SessionJudge:
         return self.entries[submitted.tree]
 
     def best(self) -> TriedCandidate | None:
-        passed = [each for each in self.attempts.values() if each.verdict is Verdict.PASSED and each.speedup]
-        return max(passed, key=lambda each: each.speedup or 0.0, default=None)
+        passed = [attempt for attempt in self.attempts.values() if attempt.verdict is Verdict.PASSED]
+        return max(
+            (attempt for attempt in passed if attempt.speedup), key=lambda attempt: attempt.speedup or 0.0, default=None
+        )
 
     def history(self) -> tuple[TriedCandidate, ...]:
         return tuple(self.attempts.values())
@@ -106,12 +110,21 @@ def make_baseline(
     *,
     target: str,
     stop: threading.Event,
-    heed: Callable[[Event], None],
-) -> MadeBaseline:
-    """Run the session; `judge` is asked about every solution that it submits.
+    on_event: Callable[[Event], None],
+) -> BaselineResult:
+    """Run a session that searches for a baseline.
+
+    Args:
+        workspace: stores the session's files and the submissions.
+        config: sets agent, model and budget; its languages are replaced with pytorch.
+        problem: the problem.
+        judge: evaluates a solution directory.
+        target: such as `cpu` or `h200`.
+        stop: ends the session when set.
+        on_event: receives every event of the session.
 
     Raises:
-        HarnessError: the session cannot be opened, or the model's side refuses the credential.
+        HarnessError: the session cannot be opened, or the model API refuses the credential.
     """
     config = config.model_copy(update={"languages": ("pytorch",)})
     tree = workspace.state / "agents" / WORKER / "tree"
@@ -120,37 +133,52 @@ def make_baseline(
     shutil.copytree(problem.directory, directory, ignore=shutil.ignore_patterns(SOLUTIONS, "baseline", "*.md"))
     solution = tree / solution_path(problem.key, target)
     solution.mkdir(parents=True)
-    bench = _SessionJudge(problem, solution, workspace.derived / "baselines" / problem.key, judge)
-    row = Assignment(worker=WORKER, problem=problem.key, wanted=WANTED)
+    session_judge = _SessionJudge(problem, solution, workspace.derived / "baselines" / problem.key, judge)
+    row = Assignment(worker=WORKER, problem=problem.key, wanted=GOAL)
     sessions = Sessions(
-        workspace, repo := Repo(workspace), config, WORKER, "claude", target, heed=heed, moved=lambda: False, stop=stop
+        workspace,
+        repo := Repo(workspace),
+        config,
+        WORKER,
+        "claude",
+        target,
+        on_event=on_event,
+        is_reassigned=lambda: False,
+        stop=stop,
     )
     with repo, sessions:
         copied = load_problem(directory, key=problem.key, data_root=problem.data_root)
-        stay = Stay(row, copied, tree, solution, bench.tools())
-        end = sessions.work(stay)
+        work_item = WorkItem(row, copied, tree, solution, session_judge.tools())
+        end = sessions.work(work_item)
         model = sessions.current.model if sessions.current else "none"
-    best = bench.best()
-    kept = bench.kept / best.tree if best else None
-    return MadeBaseline(end, kept, best.speedup if best else None, len(bench.attempts), sessions.usd, model)
+    best = session_judge.best()
+    best_directory = session_judge.submissions / best.tree if best else None
+    speedup = best.speedup if best else None
+    return BaselineResult(end, best_directory, speedup, len(session_judge.attempts), sessions.usd, model)
 
 
-def keep_baseline(problem: Problem, made: MadeBaseline) -> Path:
-    """Put the best in its place, with where it comes from beside it."""
-    assert made.best is not None  # noqa: S101 - the caller has looked
-    place = problem.directory / "baseline"
-    shutil.rmtree(place, ignore_errors=True)
-    shutil.copytree(made.best, place)
+def install_baseline(problem: Problem, result: BaselineResult) -> Path:
+    """Replace `baseline/` of a problem with the best solution and write its provenance; return the directory.
+
+    Args:
+        problem: the problem.
+        result: a result with a `best` solution.
+    """
+    assert result.best is not None  # noqa: S101 - the caller checks it
+    destination = problem.directory / "baseline"
+    shutil.rmtree(destination, ignore_errors=True)
+    shutil.copytree(result.best, destination)
     (problem.directory / PROVENANCE).write_text(
-        "# Where baseline/ comes from\n\n"
-        f"Agent-optimised PyTorch, by one session of {made.model} ({present_time()[:10]}):\n"
-        f"{made.tried} submissions, {made.usd:.2f} USD, {made.speedup or 0:.3f} times as fast as the fastest before.\n"
+        "# Provenance of baseline/\n\n"
+        f"Agent-optimised PyTorch, by one session of {result.model} ({present_time()[:10]}):\n"
+        f"{result.submissions} submissions, {result.usd:.2f} USD, {result.speedup or 0:.3f} times as fast as the "
+        "fastest baseline before.\n"
     )
-    return place
+    return destination
 
 
 def _entry(problem: Problem, tree: str, answer: JudgeAnswer) -> Entry:
-    """The answer in the form that the session's tools read; it is in no ledger."""
+    """Return the judge's answer as an entry, the form that the session's tools read; it is not added to a ledger."""
     return Entry(
         seq=1,
         prev=None,

@@ -1,4 +1,4 @@
-"""A check's outcome as text for an agent: verdict, the first wrong workload, warnings, resources, code."""
+"""The answer of a check as text for an agent: verdict, the first wrong workload, warnings, resources, code."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def check_outcome(answer: CheckAnswer, *, axes: Mapping[str, str]) -> str:
 
     Args:
         answer: the judge's answer.
-        axes: workload uuid -> its sizes, for naming workloads.
+        axes: workload uuid -> its sizes as text.
     """
     lines = [_head(answer)]
     wrong = next((work for work in answer.workloads if work.verdict is not Verdict.PASSED), None)
@@ -28,7 +28,7 @@ def check_outcome(answer: CheckAnswer, *, axes: Mapping[str, str]) -> str:
         lines.append(f"workload {axes.get(wrong.uuid, wrong.uuid[:12])}: {one_line(wrong.reason or '', _REASON)}")
         passed = [axes.get(work.uuid, work.uuid[:12]) for work in answer.workloads if work.verdict is Verdict.PASSED]
         if passed:
-            lines.append(f"right on: {', '.join(passed[:8])}{' ...' * (len(passed) > 8)}")
+            lines.append(f"correct on: {', '.join(passed[:8])}{' ...' * (len(passed) > 8)}")
     elif answer.reason is not None:
         lines.append(one_line(answer.reason, _REASON))
     if answer.verdict in TO_DO:
@@ -41,14 +41,14 @@ def check_outcome(answer: CheckAnswer, *, axes: Mapping[str, str]) -> str:
 
 
 def _head(answer: CheckAnswer) -> str:
-    time = f"built in {answer.build_s:.1f} s, compared in {answer.check_s:.1f} s"
+    durations = f"built in {answer.build_s:.1f} s, compared in {answer.check_s:.1f} s"
     if answer.verdict is None:
-        return "the check could not be done; your solution is not the cause"
+        return "the check failed for a reason outside your solution"
     if answer.verdict is Verdict.COMPILE_ERROR:
         return "COMPILE_ERROR"
-    rest = f"; {answer.unchecked} workloads not checked" if answer.unchecked else ""
+    unchecked = f"; {answer.unchecked} workloads not checked" if answer.unchecked else ""
     if answer.verdict is Verdict.PASSED:
-        worst = max((work.max_abs_error or 0.0 for work in answer.workloads), default=0.0)
-        right = f"right on {len(answer.workloads)} workloads, largest error {worst:.3g}"
-        return f"PASSED without timing: {right}{rest} ({time})"
-    return f"{answer.verdict}{rest} ({time})"
+        largest_error = max((work.max_abs_error or 0.0 for work in answer.workloads), default=0.0)
+        correct = f"correct on {len(answer.workloads)} workloads, largest error {largest_error:.3g}"
+        return f"PASSED without timing: {correct}{unchecked} ({durations})"
+    return f"{answer.verdict}{unchecked} ({durations})"

@@ -1,8 +1,8 @@
-"""Sessions of Claude, by its SDK. The one module that imports it.
+"""Sessions of Claude, through its SDK, which only this module imports.
 
-The SDK and the CLI that it drives talk over the CLI's standard streams; the CLI and everything it starts run confined
-(`confinement`), the SDK and the tools here, outside. The conversation runs in a thread of its own; tools are used in
-the thread that goes through the events, one at a time.
+The SDK and its CLI communicate over the CLI's standard streams. The CLI and all processes that it starts run in the
+sandbox (`confinement`); the SDK and the tools run outside. The conversation runs in a thread of its own. The thread
+that iterates over the events uses the tools, one at a time.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _SUBAGENTS = ("Agent", "Task")
 """Names under which versions of the CLI offer subagents."""
 _ALIVE_S = 0.5
 _GRACE_S = 20.0
-"""From being told to stop to being killed: a turn that is under way may end."""
-_HURRIED_S = 5.0
+"""Time between an interrupt and the cancellation, in which the present turn may end."""
+_SHORT_GRACE_S = 5.0
 _CLOSE_S = 30.0
-_NUDGES = 2
-"""Ends of turn without a submission in between after which the agent is taken at its word."""
+_MAX_PROMPTS_TO_CONTINUE = 2
+"""Number of consecutive turns without a submission after which a session that ends its turn is done."""
 _SUMMARY = 120
 _ENV = {
     "CLAUDE_CONFIG_DIR": f"{confinement.HOME}/.claude",
@@ -51,7 +51,7 @@ _ENV = {
     "CLAUDE_CODE_ENTRYPOINT": "sdk-py",
     "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
     "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1",
-    "CLAUDE_CODE_MAX_RETRIES": "2",  # the gateway has waited long enough when it says no
+    "CLAUDE_CODE_MAX_RETRIES": "2",  # the gateway has already retried
     "DISABLE_AUTOUPDATER": "1",
     "DISABLE_TELEMETRY": "1",
     "DISABLE_ERROR_REPORTING": "1",
@@ -59,22 +59,22 @@ _ENV = {
     "BASH_DEFAULT_TIMEOUT_MS": "120000",
     "BASH_MAX_OUTPUT_LENGTH": "20000",
 }
-_NUDGE = (
-    "Your turn has ended, your assignment has not. If you see another way to make it faster, go on and submit it. "
-    "If not, leave a note of what you learned with the note tool, and say that you are done."
+_CONTINUE_PROMPT = (
+    "Your turn has ended, but your assignment has not. If you have another idea that makes the kernel faster, try it "
+    "and submit it. If not, record what you learned with the note tool, and report that you are done."
 )
-_HELD = {408, 409, 429, 500, 502, 503, 504, 529}
-_REFUSED = {401, 403}
+_RETRIED_STATUSES = {408, 409, 429, 500, 502, 503, 504, 529}
+_REFUSED_STATUSES = {401, 403}
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass
 class _Call:
-    """A tool that the agent has asked for."""
+    """A tool call of the agent, which waits for its answer."""
 
     tool: Tool
-    given: dict[str, Any]
+    arguments: dict[str, Any]
     answer: Future[Answer] = field(default_factory=Future)
 
 
@@ -83,45 +83,49 @@ class ClaudeSession:
 
     def __init__(self, brief: Brief) -> None:
         if brief.view is None:
-            raise ConfigurationError("a session of claude needs a view of what it is shown")
+            raise ConfigurationError("a session of claude needs a sandbox view")
         self.model = brief.model or "default"
         self._brief, self._view = brief, brief.view
-        resumable = brief.resume is not None and _transcript(brief.view.home, brief.resume)
+        resumable = brief.resume is not None and _has_transcript(brief.view.home, brief.resume)
         self._resume = brief.resume if resumable else None
         self.id = self._resume or str(uuid.uuid4())
         self._events: queue.SimpleQueue[Event | _Call] = queue.SimpleQueue()
         self._interrupted = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[End] | None = None
-        self._told = self._hurried = False
+        self._client_interrupted = self._at_once = False
         self._usd = 0.0
         self._client: sdk.ClaudeSDKClient | None = None
-        self._breaking: asyncio.Task[None] | None = None
+        self._client_interrupt: asyncio.Task[None] | None = None
 
     def interrupt(self, *, at_once: bool = False) -> None:
-        """End at the next boundary between turns; after a while, at once."""
-        if self._interrupted.is_set() and (self._hurried or not at_once):
+        """End the session after the present turn; cancel it if the turn does not end within the grace period.
+
+        Args:
+            at_once: interrupt the present turn, and cancel the session after 5 s instead of 20 s.
+        """
+        if self._interrupted.is_set() and (self._at_once or not at_once):
             return
-        self._hurried = self._hurried or at_once
+        self._at_once = self._at_once or at_once
         self._interrupted.set()
         loop = self._loop
         if loop is not None:
-            with suppress(RuntimeError):  # it has just ended by itself
-                loop.call_soon_threadsafe(self._arm)
+            with suppress(RuntimeError):  # the loop has already closed
+                loop.call_soon_threadsafe(self._schedule_cancel)
 
-    def _arm(self) -> None:
+    def _schedule_cancel(self) -> None:
         loop = asyncio.get_running_loop()
-        loop.call_later(_HURRIED_S if self._hurried else _GRACE_S, self._cancel)
-        if self._hurried and self._client is not None and not self._told:
-            self._told = True
-            self._breaking = loop.create_task(self._client.interrupt())
+        loop.call_later(_SHORT_GRACE_S if self._at_once else _GRACE_S, self._cancel)
+        if self._at_once and self._client is not None and not self._client_interrupted:
+            self._client_interrupted = True
+            self._client_interrupt = loop.create_task(self._client.interrupt())
 
     def _cancel(self) -> None:
         if self._task is not None and not self._task.done():
             self._task.cancel()
 
     def events(self) -> Generator[Event, None, None]:
-        """Talk, use tools, and say what happens."""
+        """Run the conversation and its tools; yield the events."""
         thread = threading.Thread(target=self._run, name=f"claude-{self.id[:8]}", daemon=True)
         thread.start()
         event: Event = Alive()
@@ -138,13 +142,13 @@ class ClaudeSession:
             thread.join(_CLOSE_S)
 
     def _next(self) -> Event:
-        """What happens next; a tool that the agent asked for is used meanwhile."""
+        """Return the next event; use a tool if the agent has called one."""
         try:
             item = self._events.get(timeout=_ALIVE_S)
         except queue.Empty:
             return Alive()
         if isinstance(item, _Call):
-            item.answer.set_result(item.tool.use(item.given))
+            item.answer.set_result(item.tool.use(item.arguments))
             return Alive()
         return item
 
@@ -155,66 +159,66 @@ class ClaudeSession:
                 if isinstance(item, _Call):
                     item.answer.set_result(Answer("the session ends", failed=True))
 
-    # --- in the conversation's thread ---
+    # --- The methods below run in the conversation's thread. ---
 
     def _run(self) -> None:
         try:
             end = run_and_close(self._conversation())
-        except Exception as error:  # the border of the SDK: whatever it raises, the worker goes on
-            logger.exception("the session %s broke", self.id)
+        except Exception as error:  # an error of the SDK must not end the worker
+            logger.exception("the session %s failed", self.id)
             end = End("crashed", f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
         self._events.put(end)
 
     async def _conversation(self) -> End:
         self._loop = asyncio.get_running_loop()
-        self._task = asyncio.create_task(self._talk())
+        self._task = asyncio.create_task(self._run_turns())
         if self._interrupted.is_set():
-            self._arm()
+            self._schedule_cancel()
         try:
             return await self._task
         except asyncio.CancelledError:
-            return End("interrupted", "told to stop; the turn under way was cut off")
+            return End("interrupted", "stopped during a turn")
 
-    async def _talk(self) -> End:
+    async def _run_turns(self) -> End:
         end: End | None = None
         async with sdk.ClaudeSDKClient(self._options()) as client:
-            await client.query(_again(self._brief.prompt) if self._resume else self._brief.prompt)
+            await client.query(_resume_prompt(self._brief.prompt) if self._resume else self._brief.prompt)
             self._client = client
-            nudges, submitted = 0, self._brief.submitted()
+            idle_turns, submissions = 0, self._brief.submitted()
             while end is None:
-                end = await self._listen(client)
-                idle, submitted = self._brief.submitted() == submitted, self._brief.submitted()
-                nudges = nudges + 1 if idle else 0
+                end = await self._run_turn(client)
+                idle, submissions = self._brief.submitted() == submissions, self._brief.submitted()
+                idle_turns = idle_turns + 1 if idle else 0
                 if end is None and self._interrupted.is_set():
-                    end = End("interrupted", "told to stop between two turns")
-                elif end is None and (nudges >= _NUDGES or self._brief.role == "planner"):
-                    end = End("done", f"says that it is done, after {submitted} submissions")
+                    end = End("interrupted", "stopped between two turns")
+                elif end is None and (idle_turns >= _MAX_PROMPTS_TO_CONTINUE or self._brief.role == "planner"):
+                    end = End("done", f"the agent is done, after {submissions} submissions")
                 elif end is None:
-                    await client.query(_NUDGE)
-        return end or End("crashed", "the CLI went away")
+                    await client.query(_CONTINUE_PROMPT)
+        return end or End("crashed", "the CLI ended")
 
-    async def _listen(self, client: sdk.ClaudeSDKClient) -> End | None:
-        """Hear one turn out; None when the agent ended it by itself."""
+    async def _run_turn(self, client: sdk.ClaudeSDKClient) -> End | None:
+        """Receive the messages of one turn; return the session's end, or None if the agent ended its turn."""
         async for message in client.receive_response():
-            for event in _heard(message):
+            for event in _message_events(message):
                 self._events.put(event)
             if isinstance(message, sdk.SystemMessage) and message.subtype == "init":
                 self.model = str(message.data.get("model") or self.model)
             if isinstance(message, sdk.ResultMessage):
-                if self._view.network == "host":  # no gateway has counted
-                    self._events.put(self._used(message))
-                return _ended(message, interrupted=self._told)
-            if self._interrupted.is_set() and not self._told:
-                self._told = True
+                if self._view.network == "host":  # without a gateway, the CLI's report is the only count
+                    self._events.put(self._turn_usage(message))
+                return _end_of_turn(message, interrupted=self._client_interrupted)
+            if self._interrupted.is_set() and not self._client_interrupted:
+                self._client_interrupted = True
                 await client.interrupt()
         return End("crashed", "the CLI ended without a result")
 
-    def _used(self, message: sdk.ResultMessage) -> Usage:
-        """What the CLI says a turn of the agent took; its money is a running total."""
+    def _turn_usage(self, message: sdk.ResultMessage) -> Usage:
+        """Return the usage of a turn from the CLI's report, whose cost is a running total."""
         usage = message.usage or {}
         tokens = sum(number for name, number in usage.items() if name.endswith("_tokens") and isinstance(number, int))
-        before, self._usd = self._usd, message.total_cost_usd or self._usd
-        return Usage(usd=max(0.0, self._usd - before), tokens=tokens, turns=message.num_turns)
+        usd_before, self._usd = self._usd, message.total_cost_usd or self._usd
+        return Usage(usd=max(0.0, self._usd - usd_before), tokens=tokens, turns=message.num_turns)
 
     def _options(self) -> sdk.ClaudeAgentOptions:
         brief = self._brief
@@ -249,114 +253,117 @@ class ClaudeSession:
 
     @staticmethod
     def _subagent(role: AgentRole) -> sdk.AgentDefinition:
-        """Return a role of harness.yaml in the SDK's form. Its requests pass the session's gateway like all others."""
+        """Return a role of harness.yaml as the SDK's type. Its requests use the session's gateway, like all others."""
         tools = [name if name in TOOLS else f"mcp__{SERVER}__{name}" for name in role.tools]
         return sdk.AgentDefinition(role.description, role.prompt, tools=tools, model=role.model, effort=role.effort)
 
     def _confined_cli(self) -> Path:
-        """A script that runs the CLI confined: the SDK takes one path."""
+        """Write a script that runs the CLI in the sandbox, and return its path: the SDK accepts only a path."""
         bundled = Path(sdk.__file__).parent / "_bundled" / "claude"
         cli = os.environ.get("HARNESS_CLAUDE_CLI") or str(bundled)
-        longest = self._brief.max_answer_tokens
-        limits = {} if longest is None else {"CLAUDE_CODE_MAX_OUTPUT_TOKENS": str(longest)}
+        max_tokens = self._brief.max_answer_tokens
+        limits = {} if max_tokens is None else {"CLAUDE_CODE_MAX_OUTPUT_TOKENS": str(max_tokens)}
         command = confinement.command_line(self._view, [cli], {**_ENV, **limits})
-        passed = ' CLAUDE_AGENT_SDK_VERSION="$CLAUDE_AGENT_SDK_VERSION"'
-        env_i, rest = shlex.join(command[:2]), shlex.join(command[2:])
+        sdk_version = ' CLAUDE_AGENT_SDK_VERSION="$CLAUDE_AGENT_SDK_VERSION"'
+        env_i, variables_and_command = shlex.join(command[:2]), shlex.join(command[2:])
         script = self._view.reading.parent / "claude"
-        atomic_write(script, f'#!/bin/sh\nexec {env_i}{passed} {rest} "$@"\n')
+        atomic_write(script, f'#!/bin/sh\nexec {env_i}{sdk_version} {variables_and_command} "$@"\n')
         script.chmod(0o700)
         return script
 
     def _sdk_tool(self, tool: Tool) -> sdk.SdkMcpTool[Any]:
-        properties = {each.name: {"type": "string", "description": each.description} for each in tool.parameters}
-        needed = [each.name for each in tool.parameters if each.needed]
-        schema = dict(tool.schema or {"type": "object", "properties": properties, "required": needed})
+        properties = {
+            parameter.name: {"type": "string", "description": parameter.description} for parameter in tool.parameters
+        }
+        required = [parameter.name for parameter in tool.parameters if parameter.required]
+        schema = dict(tool.schema or {"type": "object", "properties": properties, "required": required})
 
-        async def use(given: dict[str, Any]) -> dict[str, Any]:
-            call = _Call(tool, given)
+        async def use(arguments: dict[str, Any]) -> dict[str, Any]:
+            call = _Call(tool, arguments)
             self._events.put(call)
             answer = await asyncio.wrap_future(call.answer)
             return {"content": [{"type": "text", "text": answer.text}], "is_error": answer.failed}
 
         return sdk.tool(tool.name, tool.description, schema)(use)
 
-    async def _before_tool(self, asked: HookInput, _: str | None, __: HookContext) -> HookJSONOutput:
-        """Runs before every tool; one that raises blocks the tool."""
-        name, given = str(asked["tool_name"]), dict(asked["tool_input"])  # type: ignore[typeddict-item]
+    async def _before_tool(self, hook_input: HookInput, _: str | None, __: HookContext) -> HookJSONOutput:
+        """Deny writes outside the solution, and all tools after an interrupt. An exception blocks the tool."""
+        name = str(hook_input["tool_name"])  # type: ignore[typeddict-item]
+        arguments = dict(hook_input["tool_input"])  # type: ignore[typeddict-item]
         if self._interrupted.is_set():
-            return _denied("you are being moved to other work: end your turn now, your work is kept")
-        path = given.get("file_path")
+            return _denied("the session is over: end your turn now; your files are saved")
+        path = arguments.get("file_path")
         if name in {"Write", "Edit"} and isinstance(path, str):
             allowed = self._view.shown
-            # Inside the sandbox: nothing of this host is looked at.
-            spot = os.path.normpath(f"{confinement.TASK}/{path}" if path[:1] != "/" else path)  # noqa: ASYNC240
-            if not spot.startswith((f"{allowed}/", "/tmp/", f"{confinement.HOME}/")):  # noqa: S108
+            # A path inside the sandbox: `normpath` reads no file of this host.
+            absolute = os.path.normpath(f"{confinement.TASK}/{path}" if path[:1] != "/" else path)  # noqa: ASYNC240
+            if not absolute.startswith((f"{allowed}/", "/tmp/", f"{confinement.HOME}/")):  # noqa: S108
                 return _denied(f"only files below {allowed}/ may change")
         return {}
 
 
-def _denied(why: str) -> HookJSONOutput:
+def _denied(reason: str) -> HookJSONOutput:
     return {
         "hookSpecificOutput": {
             "hookEventName": "PreToolUse",
             "permissionDecision": "deny",
-            "permissionDecisionReason": why,
+            "permissionDecisionReason": reason,
         }
     }
 
 
-def _heard(message: object) -> Iterator[Event]:
+def _message_events(message: object) -> Iterator[Event]:
     if isinstance(message, sdk.AssistantMessage):
         for block in message.content:
             if isinstance(block, sdk.TextBlock) and block.text.strip():
                 yield Text(one_line(block.text, _SUMMARY))
             elif isinstance(block, sdk.ToolUseBlock):
-                yield ToolUse(block.name.removeprefix(f"mcp__{SERVER}__"), _summary(block.input), _key(block))
+                yield ToolUse(block.name.removeprefix(f"mcp__{SERVER}__"), _summary(block.input), _input_key(block))
     elif isinstance(message, sdk.SystemMessage) and message.subtype == "api_retry":
         delay = message.data.get("retry_delay_ms")
-        yield Retry(str(message.data.get("error") or "the model's side"), float(delay or 0) / 1e3)
+        yield Retry(str(message.data.get("error") or "the model API"), float(delay or 0) / 1e3)
     else:
         yield Alive()
 
 
-def _ended(message: sdk.ResultMessage, *, interrupted: bool) -> End | None:  # noqa: PLR0911 - a table
-    """What a turn's end means for the session; None: the agent has ended its turn."""
+def _end_of_turn(message: sdk.ResultMessage, *, interrupted: bool) -> End | None:  # noqa: PLR0911 - a table
+    """Return the session's end that follows from a turn's result; None if the agent ended its turn."""
     text = one_line(message.result or "; ".join(message.errors or []) or message.subtype, _SUMMARY)
     if message.subtype in {"error_max_turns", "error_max_budget_usd"}:
         return End("budget", message.subtype.removeprefix("error_"))
     if interrupted or (message.terminal_reason or "").startswith("aborted"):
-        return End("interrupted", "told to stop between two turns")
+        return End("interrupted", "stopped between two turns")
     if not message.is_error:
         return None
     status = message.api_error_status
-    if status in _REFUSED:
+    if status in _REFUSED_STATUSES:
         return End("refused", text)
-    if status in _HELD or (status is None and message.terminal_reason == "api_error"):
+    if status in _RETRIED_STATUSES or (status is None and message.terminal_reason == "api_error"):
         return End("held", text)
     if "the harness ends this session" in text:
         return End("budget", text)
     return End("failed", text)
 
 
-def _again(prompt: str) -> str:
+def _resume_prompt(prompt: str) -> str:
     return (
-        "This session was cut off and goes on now. Your files are as you left them; a tool that was running then was "
-        f"lost. Go on where you were. For reference, the assignment as it stands now:\n\n{prompt}"
+        "This session was interrupted and continues now. Your files are unchanged; the result of a tool that was "
+        f"running was lost. Continue your work. For reference, the present assignment:\n\n{prompt}"
     )
 
 
-def _transcript(home: Path, session: str) -> bool:
-    """Whether the CLI can go on with a session: it keeps its conversations in its home."""
+def _has_transcript(home: Path, session: str) -> bool:
+    """Return True if the CLI can resume a session: it stores its conversations in its home."""
     return any((home / ".claude" / "projects").glob(f"*/{session}.jsonl"))
 
 
-def _summary(given: Mapping[str, Any]) -> str:
+def _summary(arguments: Mapping[str, Any]) -> str:
     for name in ("command", "file_path", "message", "query", "pattern", "text"):
-        if isinstance(given.get(name), str):
-            return one_line(str(given[name]), _SUMMARY)
+        if isinstance(arguments.get(name), str):
+            return one_line(str(arguments[name]), _SUMMARY)
     return ""
 
 
-def _key(block: sdk.ToolUseBlock) -> str:
-    """Tells two uses of a tool apart by what they are given."""
+def _input_key(block: sdk.ToolUseBlock) -> str:
+    """Return a string that is equal for two uses of a tool with the same input."""
     return json.dumps([block.name, block.input], sort_keys=True, default=str)

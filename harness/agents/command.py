@@ -1,8 +1,8 @@
-"""Sessions of any other coding agent with a command line.
+"""Sessions of any coding agent that has a command line.
 
-It gets its prompt as a file, an argument or its standard input, and the solution directory. It submits with
-`harness submit`: a request in a file that is carried out here, outside its sandbox. What it prints and which tools it
-uses are kept for each session (`transcripts`).
+The program gets its prompt as a file, an argument or its standard input, and the solution directory. It submits with
+`harness submit`, which writes a request file; this module executes the request outside the sandbox. The output of the
+program and its uses of tools are stored for each session (`transcripts`).
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ logger = logging.getLogger(__name__)
 
 
 def check_template(template: str | None) -> str:
-    """The command line's template, with known placeholders only.
+    """Return the template of the command line if it is valid.
 
     Raises:
-        ConfigurationError: there is none, or it names an unknown placeholder.
+        ConfigurationError: there is no template, or it has an unknown placeholder.
     """
     if not template:
         raise ConfigurationError(
@@ -56,10 +56,10 @@ def check_template(template: str | None) -> str:
         names = {name for _, name, _, _ in Formatter().parse(template) if name is not None}
     except ValueError as error:
         raise ConfigurationError(f"not a template: {error}", where="agent.command") from error
-    unknown = names - set(PLACEHOLDERS)
-    if unknown:
+    unknown_names = names - set(PLACEHOLDERS)
+    if unknown_names:
         raise ConfigurationError(
-            f"unknown placeholder {', '.join(sorted(unknown))}; known: {', '.join(PLACEHOLDERS)}",
+            f"unknown placeholder {', '.join(sorted(unknown_names))}; known: {', '.join(PLACEHOLDERS)}",
             where="agent.command",
             remedy="write {{ and }} for braces of the command itself",
         )
@@ -67,14 +67,14 @@ def check_template(template: str | None) -> str:
 
 
 def check_command(agent: AgentConfig, root: Path | None = None) -> None:
-    """Check what `agent` in harness.yaml declares for a command.
+    """Check the settings of kind `command` in the section `agent` of harness.yaml.
 
     Args:
         agent: the section.
-        root: the workspace; None where it is not known, as when no `binds` are to be used.
+        root: the workspace; None if it is not known or the check of `binds` against it does not matter.
 
     Raises:
-        ConfigurationError: the template, a path of `binds` or a variable of `env` cannot be used.
+        ConfigurationError: the template, a path of `binds` or a variable of `env` is not valid.
     """
     check_template(agent.command)
     bound_paths(agent, root)
@@ -82,10 +82,14 @@ def check_command(agent: AgentConfig, root: Path | None = None) -> None:
 
 
 def bound_paths(agent: AgentConfig, root: Path | None) -> tuple[Path, ...]:
-    """Return the paths that a command is shown besides its task.
+    """Return the host paths that the sandbox shows in addition to the task.
+
+    Args:
+        agent: the section `agent` of harness.yaml.
+        root: the workspace, which no path may show; None skips that check.
 
     Raises:
-        ConfigurationError: one does not exist, or would show the workspace.
+        ConfigurationError: a path does not exist, or contains the workspace or a part of it.
     """
     paths = tuple(Path(name).expanduser() for name in agent.binds)
     for path in paths:
@@ -95,8 +99,8 @@ def bound_paths(agent: AgentConfig, root: Path | None) -> tuple[Path, ...]:
                 where="agent.binds",
                 remedy="name what the command needs by absolute paths (`~` is this user's home), or remove the line",
             )
-        there = path.resolve()
-        if root is not None and (root.resolve().is_relative_to(there) or there.is_relative_to(root.resolve())):
+        target = path.resolve()
+        if root is not None and (root.resolve().is_relative_to(target) or target.is_relative_to(root.resolve())):
             raise ConfigurationError(
                 f"{path} would show the agent the workspace {root}: its ledger, git objects and other agents' work",
                 where="agent.binds",
@@ -106,23 +110,23 @@ def bound_paths(agent: AgentConfig, root: Path | None) -> tuple[Path, ...]:
 
 
 def variables(agent: AgentConfig) -> dict[str, str]:
-    """Return the variables that a command's environment gets.
+    """Return the environment variables that `agent.env` sets for the command.
 
     Raises:
-        ConfigurationError: one is to be passed on and is not set, or has no name that a variable can have.
+        ConfigurationError: a name is not valid, or a variable to be copied from this environment is not set.
     """
     values = {}
     for name, value in agent.env.items():
         if not name.isidentifier():
-            raise ConfigurationError(f"`{name}` is no name of a variable", where="agent.env")
-        given = os.environ.get(name) if value is None else value
-        if given is None:
+            raise ConfigurationError(f"`{name}` is not a valid name of a variable", where="agent.env")
+        resolved = os.environ.get(name) if value is None else value
+        if resolved is None:
             raise ConfigurationError(
-                f"{name} is to be passed on and is not set",
+                f"{name} is not set in the environment of the harness",
                 where=f"agent.env.{name}",
                 remedy=f"export {name}=..., or write its value in harness.yaml",
             )
-        values[name] = given
+        values[name] = resolved
     return values
 
 
@@ -131,7 +135,7 @@ class CommandSession:
 
     def __init__(self, brief: Brief) -> None:
         if brief.view is None or brief.view.requests is None:
-            raise ConfigurationError("a command's session needs a view and a place for its requests")
+            raise ConfigurationError("a session of kind `command` needs a sandbox view with a request directory")
         self.id = brief.resume or uuid.uuid4().hex
         self.model = brief.model or "command"
         self._brief, self._view, self._requests = brief, brief.view, brief.view.requests
@@ -142,32 +146,36 @@ class CommandSession:
         self._log, self._records = command_log(directory, self.id), tool_records(directory, self.id)
 
     def interrupt(self, *, at_once: bool = False) -> None:
-        """End it: a program has no turns, so it is asked to end, and killed when it does not."""
+        """Terminate the program, and kill it if it does not exit within 5 s.
+
+        Args:
+            at_once: ignored, because a program has no turns.
+        """
         del at_once
         self._interrupted.set()
 
     def events(self) -> Generator[Event, None, None]:
-        """Run the program; carry out what it asks for."""
+        """Run the program and execute its requests; yield the events."""
         command = self._command()
-        for left in self._requests.glob("*"):
-            left.unlink()
+        for stale_request in self._requests.glob("*"):
+            stale_request.unlink()
         self._log.parent.mkdir(parents=True, exist_ok=True)
-        with self._log.open("ab") as printed:  # a resumed session has one already
-            begin = printed.tell()
+        with self._log.open("ab") as log:  # a resumed session appends to its log
+            log_begin = log.tell()
             process = subprocess.Popen(
                 confinement.command_line(self._view, command, {"HARNESS_MODEL": self._brief.model or ""}),
                 stdin=subprocess.DEVNULL,
-                stdout=printed,
+                stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
             try:
-                yield from self._serve(process, begin)
+                yield from self._serve(process, log_begin)
             finally:
                 with suppress(ProcessLookupError):
                     process.kill()
                 process.wait(_ENDS_WITHIN_S)
-        yield self._end(process.returncode, begin)
+        yield self._end(process.returncode, log_begin)
 
     def _command(self) -> list[str]:
         prompt = self._view.reading / "PROMPT.md"
@@ -180,44 +188,44 @@ class CommandSession:
             "model": self._brief.model or "",
         }
         quoted = {name: shlex.quote(values.get(name, "")) for name in PLACEHOLDERS}
-        quoted["prompt"] = f'"$(cat {_PROMPT})"'  # the text itself could not be longer than 128 KiB either
+        quoted["prompt"] = f'"$(cat {_PROMPT})"'  # the kernel limits one argument to 128 KiB in any case
         return ["/bin/sh", "-c", check_template(self._brief.command).format(**quoted)]
 
-    def _serve(self, process: subprocess.Popen[bytes], begin: int) -> Iterator[Event]:
-        waited = 0.0
+    def _serve(self, process: subprocess.Popen[bytes], log_begin: int) -> Iterator[Event]:
+        waited_s = 0.0
         while process.poll() is None:
             request = next(iter(sorted(self._requests.glob("*.request"))), None)
             if request is not None:
-                yield from self._carry_out(request)
+                yield from self._execute(request)
             if self._interrupted.is_set():
                 process.terminate()
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(_ENDS_WITHIN_S)
                 return
-            if self._log.stat().st_size - begin > _LONGEST_LOG:
-                yield Text("says too much: its output is cut")
+            if self._log.stat().st_size - log_begin > _LONGEST_LOG:
+                yield Text(f"the program printed more than {_LONGEST_LOG >> 20} MiB: the session ends")
                 self._interrupted.set()
             with suppress(subprocess.TimeoutExpired):
                 process.wait(_POLL_S)
-            waited += _POLL_S
-            if waited >= 0.5:
-                waited = 0.0
+            waited_s += _POLL_S
+            if waited_s >= 0.5:
+                waited_s = 0.0
                 yield Alive()
 
-    def _carry_out(self, request: Path) -> Iterator[Event]:
-        tool, given = self._read(request)
+    def _execute(self, request: Path) -> Iterator[Event]:
+        tool, arguments = self._read(request)
         if tool is None:
             answer = Answer(f"expected one of {', '.join(self._tools)}, with arguments", failed=True)
         else:
-            yield ToolUse(tool, str(next(iter(given.values()), "")), json.dumps([tool, given], sort_keys=True))
+            yield ToolUse(tool, str(next(iter(arguments.values()), "")), json.dumps([tool, arguments], sort_keys=True))
             at, log_bytes = present_time(), self._log.stat().st_size
-            answer = self._tools[tool].use(given)
+            answer = self._tools[tool].use(arguments)
             self._record(
                 ToolRecord(
                     at=at,
                     log_bytes=log_bytes,
                     tool=tool,
-                    arguments=given,
+                    arguments=arguments,
                     answer=answer.text,
                     failed=answer.failed,
                 )
@@ -229,28 +237,24 @@ class CommandSession:
         try:
             with self._records.open("a", encoding="utf-8") as records:
                 records.write(f"{record.model_dump_json()}\n")
-        except OSError as error:  # a full disk ends no session
-            logger.warning("a tool's use is missing in the transcript: %s", error)
+        except OSError as error:  # a full disk must not end the session
+            logger.warning("the transcript misses one use of a tool: %s", error)
 
     def _read(self, request: Path) -> tuple[str | None, dict[str, Any]]:
-        """The tool asked for and its arguments; None when the file is no request. It was written by the agent."""
+        """Return the requested tool and its arguments; (None, {}) for an invalid file, which the agent may write."""
         if request.is_symlink() or not request.is_file() or request.stat().st_size > _LONGEST_REQUEST:
             return None, {}
-        with suppress(FormatError, OSError, TypeError):  # TypeError: a tool that is a list or mapping
-            asked = load_json_file(request, max_bytes=_LONGEST_REQUEST)
-            if (
-                isinstance(asked, dict)
-                and asked.get("tool") in self._tools
-                and isinstance(asked.get("arguments"), dict)
-            ):
-                return str(asked["tool"]), asked["arguments"]
+        with suppress(FormatError, OSError, TypeError):  # TypeError: `tool` is a list or a mapping
+            call = load_json_file(request, max_bytes=_LONGEST_REQUEST)
+            if isinstance(call, dict) and call.get("tool") in self._tools and isinstance(call.get("arguments"), dict):
+                return str(call["tool"]), call["arguments"]
         return None, {}
 
-    def _end(self, code: int, begin: int) -> End:
+    def _end(self, code: int, log_begin: int) -> End:
         if self._interrupted.is_set():
-            return End("interrupted", "told to stop")
+            return End("interrupted", "stopped by the harness")
         with self._log.open("rb") as file:
-            file.seek(max(begin, self._log.stat().st_size - _TAIL))
+            file.seek(max(log_begin, self._log.stat().st_size - _TAIL))
             tail = " ".join(file.read().decode(errors="replace").split())
         if code == 0:
             return End("done", tail)

@@ -1,10 +1,14 @@
-"""The sandbox of a whole agent: its mounts, its writable directories, and its only connection, the gateway.
+"""The sandbox of an agent: its mounts, its writable directories, and its only connection, the gateway.
 
-An allow-list, in bubblewrap: the system's libraries and tools, a CUDA toolkit where there is one, the description of
-the processors in /sys, and the Python this process runs on (read-only); the problem (read-only) with the one solution
-directory that may change; COORDINATION.md, solutions of other workers and the documentation pack (read-only); a
-private home and /tmp. No `.git`, no ledger, no other worktree, no device, no other process, no
-credential, and no network but a loopback of its own, on which one port leads to the gateway's socket.
+The sandbox is an allow-list in bubblewrap:
+
+- read-only: the system's libraries and tools, a CUDA toolkit if one is installed, the description of the processors in
+  /sys, and the Python of this process;
+- read-only: the problem, COORDINATION.md, solutions of other workers, and the documentation pack;
+- writable: the solution directory, a private home and /tmp.
+
+It has no `.git`, no ledger, no other worktree, no device, no other process and no credential. Its network is a private
+loopback, on which one port leads to the gateway's socket.
 """
 
 from __future__ import annotations
@@ -24,13 +28,13 @@ from harness.model.paths import SOLUTIONS, problem_path, solution_path
 from harness.workspace.sandbox_mounts import python_binds, system_binds
 
 TASK = "/task"
-"""Inside: the agent's working directory."""
+"""The agent's working directory inside the sandbox."""
 HOME = "/home/agent"
 SOCKET = "/run/harness/gateway/socket"
 REQUESTS = "/run/harness/requests"
 TOOLS = "/opt/harness"
 PORT = 8377
-"""Of the loopback inside; every sandbox has a loopback of its own."""
+"""A port of the loopback inside; each sandbox has a private loopback."""
 BASE_URL = f"http://127.0.0.1:{PORT}"
 _CERTIFICATES = ("ssl/certs", "ca-certificates")
 _OF_HOST = ("resolv.conf", "hosts", "nsswitch.conf", "ssl", "passwd", "group")
@@ -41,38 +45,43 @@ _TRY_S = 20.0
 
 @dataclass(frozen=True)
 class View:
-    """What one agent is shown: host paths."""
+    """The host paths that the sandbox of one agent shows."""
 
     problem: str
     directory: Path
-    """The problem's directory in the worktree, shown read-only."""
+    """The problem's directory in the worktree, mounted read-only."""
     solution: Path
-    """What the agent may write: shown in place of the solution directory, and never the worktree's own."""
+    """A writable directory outside the worktree, mounted in place of the worktree's solution directory."""
     target: str
     """Names the solution directory."""
     reading: Path
-    """COORDINATION.md and what else is to be read; becomes `/task`."""
+    """Mounted read-only as `/task`; contains COORDINATION.md and solutions of other workers."""
     docs: Path
     home: Path
-    """Kept between the sessions of one worker, for resuming."""
+    """Kept between the sessions of one worker, so that a session can be resumed."""
     sockets: Path | None = None
     """The directory of the gateway's socket."""
     requests: Path | None = None
-    """Where a command agent's requests and answers lie."""
+    """The directory of a command agent's requests and their answers."""
     network: Literal["gateway", "host"] = "gateway"
     binds: tuple[Path, ...] = ()
-    """More paths of the host, shown read-only where they are."""
+    """Additional host paths, mounted read-only at the same place."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """More variables for the agent. Never a credential, unless `network` is `host`."""
+    """Additional variables. They contain no credential, unless `network` is `host`."""
 
     @property
     def shown(self) -> str:
-        """Where the agent sees what it may write."""
+        """Return the path of the writable solution directory inside the sandbox."""
         return f"{TASK}/{solution_path(self.problem, self.target)}"
 
 
 def empty_view(root: Path, *, binds: tuple[Path, ...] = ()) -> View:
-    """Return a view without a problem's files, below a directory of the caller: for trying programs in the sandbox."""
+    """Return a view without a problem's files, for running test programs in the sandbox.
+
+    Args:
+        root: existing directory for the view's empty directories.
+        binds: additional host paths, mounted read-only.
+    """
     view = View(
         problem="suite/name",
         directory=root / "problem",
@@ -88,7 +97,14 @@ def empty_view(root: Path, *, binds: tuple[Path, ...] = ()) -> View:
 
 
 def command_line(view: View, command: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-    """The command, confined. Its standard streams are the caller's; it dies with the calling thread.
+    """Return the command line that runs a command in the sandbox.
+
+    The command inherits the standard streams of the caller and is killed when the calling thread ends.
+
+    Args:
+        view: the host paths to show.
+        command: the program and its arguments, as inside the sandbox.
+        environment: variables that override those of the view.
 
     Raises:
         ConfigurationError: bubblewrap is missing.
@@ -105,17 +121,17 @@ def command_line(view: View, command: Sequence[str], environment: Mapping[str, s
 
 
 def _bwrap() -> str:
-    found = shutil.which("bwrap")
-    if found is None:
+    path = shutil.which("bwrap")
+    if path is None:
         raise ConfigurationError(
             "bubblewrap is missing: agents run in its sandbox only", remedy="apt-get install bubblewrap"
         )
-    return found
+    return path
 
 
 def _environment(view: View) -> dict[str, str]:
     tools = find_local_tools()
-    ours = {
+    variables = {
         "PATH": ":".join([f"{TOOLS}/bin", str(Path(sys.executable).parent), *tools.path, *_PATH]),
         "HOME": HOME,
         "USER": "agent",
@@ -126,32 +142,32 @@ def _environment(view: View) -> dict[str, str]:
         "HARNESS_PROBLEM": view.problem,
     }
     if view.network == "gateway":
-        # The CLI asks for a key before it asks the gateway; this one opens nothing.
-        ours |= {"ANTHROPIC_BASE_URL": BASE_URL, "ANTHROPIC_API_KEY": "the-gateway-adds-the-credential"}
-    return ours
+        # The CLI refuses to start without a key. This one is a placeholder.
+        variables |= {"ANTHROPIC_BASE_URL": BASE_URL, "ANTHROPIC_API_KEY": "the-gateway-adds-the-credential"}
+    return variables
 
 
 def _binds(view: View) -> list[str]:
     of_etc = (*_CERTIFICATES, *(_OF_HOST if view.network == "host" else ()))
     arguments = ["--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev", *system_binds(of_etc)]
     arguments += ["--size", str(_TMP_BYTES), "--tmpfs", "/tmp", *python_binds()]  # noqa: S108
-    shown = find_local_tools().binds
-    arguments += [word for path in shown for word in ("--ro-bind", str(path), str(path))]
+    tool_paths = find_local_tools().binds
+    arguments += [word for path in tool_paths for word in ("--ro-bind", str(path), str(path))]
     arguments += [word for path in view.binds for word in ("--ro-bind", str(path.resolve()), str(path))]
     inside = Path(__file__).resolve().parent / "inside"
     arguments += ["--ro-bind", str(inside / "relay.py"), f"{TOOLS}/relay.py"]
-    arguments += ["--ro-bind", str(_verb(view)), f"{TOOLS}/bin/harness"]
+    arguments += ["--ro-bind", str(_harness_script(view)), f"{TOOLS}/bin/harness"]
     arguments += ["--ro-bind", str(inside / "harness.py"), f"{TOOLS}/harness.py"]
-    return [*arguments, *_shown(view)]
+    return [*arguments, *_view_binds(view)]
 
 
-def _shown(view: View) -> list[str]:
-    """What is this agent's own: its problem, its home, its ways out."""
+def _view_binds(view: View) -> list[str]:
+    """Return the mounts of one agent: its problem, its home, its sockets and requests."""
     problem = f"{TASK}/{problem_path(view.problem)}"
     view.solution.mkdir(parents=True, exist_ok=True)
     (view.directory / SOLUTIONS / view.target).mkdir(parents=True, exist_ok=True)
-    for spot in (view.reading / problem_path(view.problem), view.reading / "docs", view.home):
-        spot.mkdir(parents=True, exist_ok=True)
+    for mount_point in (view.reading / problem_path(view.problem), view.reading / "docs", view.home):
+        mount_point.mkdir(parents=True, exist_ok=True)
     arguments = ["--ro-bind", str(view.reading), TASK, "--ro-bind", str(view.directory), problem]
     arguments += ["--bind", str(view.solution), view.shown]
     arguments += ["--ro-bind", str(view.docs), f"{TASK}/docs", "--bind", str(view.home), HOME]
@@ -165,8 +181,8 @@ def _shown(view: View) -> list[str]:
     return arguments
 
 
-def _verb(view: View) -> Path:
-    """The `harness` of the sandbox: a script on its PATH."""
+def _harness_script(view: View) -> Path:
+    """Write the script `harness` for the sandbox's PATH and return its path."""
     script = view.reading / ".harness-verb"
     text = f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -I -S {TOOLS}/harness.py "$@"\n'
     if not script.is_file() or script.read_text() != text:
@@ -177,14 +193,14 @@ def _verb(view: View) -> Path:
 
 
 def check() -> str:
-    """Try the sandbox of agents once; its version.
+    """Run a command in bubblewrap once and return the version of bubblewrap.
 
     Raises:
-        ConfigurationError: it is missing or cannot run here.
+        ConfigurationError: bubblewrap is missing or cannot run on this machine.
     """
     bwrap = _bwrap()
-    wanted = [bwrap, "--unshare-user", "--unshare-pid", "--unshare-net", "--ro-bind", "/", "/", "/bin/true"]
-    done = subprocess.run(wanted, capture_output=True, text=True, timeout=_TRY_S, check=False)
+    trial = [bwrap, "--unshare-user", "--unshare-pid", "--unshare-net", "--ro-bind", "/", "/", "/bin/true"]
+    done = subprocess.run(trial, capture_output=True, text=True, timeout=_TRY_S, check=False)
     if done.returncode:
         raise ConfigurationError(
             f"bubblewrap cannot run here: {done.stderr.strip()}",

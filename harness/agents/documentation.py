@@ -1,7 +1,8 @@
 """The documentation pack: Markdown pages that agents read without the web, and a ranked search over their sections.
 
-The search is SQLite's FTS5 with bm25 over the terms that `index_terms` makes of the text. FTS5's own tokenizers either
-split `cp.async.bulk.tensor` and `__shfl_xor_sync` or keep them whole; here both the whole word and its parts are terms.
+The search is SQLite's FTS5 with bm25 over the terms that `index_terms` derives from the text. FTS5's own tokenizers
+either split `cp.async.bulk.tensor` and `__shfl_xor_sync` or keep them whole; `index_terms` returns the whole word and
+its parts.
 
 Source: https://www.sqlite.org/fts5.html (bm25, porter and unicode61 tokenizers).
 """
@@ -75,8 +76,8 @@ def sections(directory: Path = PACK) -> list[DocumentationSection]:
 def index_terms(text: str) -> list[str]:
     """Return the search terms of a text, in lower case: each word whole, its dotted prefixes and its parts.
 
-    `cp.async.bulk` gives itself, `cp.async`, `cp`, `async` and `bulk`; `SmemAllocator` gives itself, `smem` and
-    `allocator`; `m16n8k16` itself, `m16`, `n8` and `k16`; `stream-K` itself, `streamk` and `stream`.
+    The terms of `cp.async.bulk` are the word itself, `cp.async`, `cp`, `async` and `bulk`. `SmemAllocator` adds `smem`
+    and `allocator`; `m16n8k16` adds `m16`, `n8` and `k16`; `stream-K` adds `streamk` and `stream`.
     """
     terms: list[str] = []
     for word in _COMPOUND.findall(text):
@@ -97,11 +98,17 @@ def index_terms(text: str) -> list[str]:
 
 
 def matching_sections(query: str, directory: Path = PACK, limit: int = _RESULTS) -> list[DocumentationSection]:
-    """Return the sections that match any word of the query, best first."""
+    """Return the sections that match any word of the query, best first.
+
+    Args:
+        query: words to search for.
+        directory: the documentation pack.
+        limit: the largest number of sections.
+    """
     terms = list(dict.fromkeys(index_terms(query)))
     if not terms:
         return []
-    every, index = _index(directory)
+    all_sections, index = _index(directory)
     rows = index.execute(
         "SELECT rowid FROM section WHERE section MATCH ? ORDER BY bm25(section, ?, ?, ?, ?), rowid LIMIT ?",
         (
@@ -110,22 +117,27 @@ def matching_sections(query: str, directory: Path = PACK, limit: int = _RESULTS)
             limit,
         ),
     ).fetchall()
-    return [every[number] for (number,) in rows]
+    return [all_sections[number] for (number,) in rows]
 
 
 def search(query: str, directory: Path = PACK) -> str:
-    """Return the best sections whole and the next ones as a line each; the table of contents when nothing matches."""
+    """Return the two best sections in full and a line for each of the next; the table of contents without a match.
+
+    Args:
+        query: words to search for.
+        directory: the documentation pack.
+    """
     hits = matching_sections(query, directory)
     if not hits:
         return contents(directory)
     terms = set(index_terms(query))
     whole = [f"[{hit.path}] {_size(hit)}\n{_cut(hit.text)}" for hit in hits[:_SHOWN_WHOLE]]
-    others = [f"- [{hit.path}] {_size(hit)}: {_snippet(hit, terms)}" for hit in hits[_SHOWN_WHOLE:]]
-    return "\n\n".join(whole + (["Also related:\n" + "\n".join(others)] if others else []))
+    related = [f"- [{hit.path}] {_size(hit)}: {_snippet(hit, terms)}" for hit in hits[_SHOWN_WHOLE:]]
+    return "\n\n".join(whole + (["Also related:\n" + "\n".join(related)] if related else []))
 
 
 def contents(directory: Path = PACK) -> str:
-    """Return the titles of the sections, a line for each file."""
+    """Return the titles of the sections, one line per file."""
     by_file: dict[str, list[str]] = {}
     for section in sections(directory):
         by_file.setdefault(section.file, []).append(section.title)
@@ -134,9 +146,9 @@ def contents(directory: Path = PACK) -> str:
 
 @lru_cache(maxsize=2)
 def _index(directory: Path) -> tuple[list[DocumentationSection], sqlite3.Connection]:
-    """Index the pack once per process, in memory; the pack does not change while a process runs."""
-    every = sections(directory)
-    # Tools of several sessions may call from different threads; SQLite serializes the calls of one connection.
+    """Return the sections and their index in memory; the pack does not change while a process runs."""
+    all_sections = sections(directory)
+    # Tools of several sessions may run in different threads; SQLite serializes the calls of one connection.
     index = sqlite3.connect(":memory:", check_same_thread=False)
     index.execute(
         "CREATE VIRTUAL TABLE section USING fts5(title, page, aliases, body, content='',"
@@ -146,19 +158,19 @@ def _index(directory: Path) -> tuple[list[DocumentationSection], sqlite3.Connect
         "INSERT INTO section(rowid, title, page, aliases, body) VALUES (?, ?, ?, ?, ?)",
         (
             (number, *(" ".join(index_terms(text)) for text in (hit.title, hit.page, hit.aliases, hit.text)))
-            for number, hit in enumerate(every)
+            for number, hit in enumerate(all_sections)
         ),
     )
-    return every, index
+    return all_sections, index
 
 
 def _normalized(word: str) -> str:
-    """Lower case and American spelling, so that `quantisation` and `quantization` are one term."""
+    """Return a word in lower case and American spelling: `quantisation` and `quantization` are one term."""
     return _BRITISH.sub(r"iz\1", word.lower().strip("_"))
 
 
 def _without_code(text: str) -> str:
-    """Blank the lines of code blocks and keep every offset: a `#` there does not begin a heading."""
+    """Return the text with its code blocks blanked and all offsets kept: a `#` in code does not begin a heading."""
     lines, inside = [], False
     for line in text.split("\n"):
         fence = line.lstrip().startswith("```")
@@ -168,7 +180,7 @@ def _without_code(text: str) -> str:
 
 
 def _snippet(section: DocumentationSection, terms: set[str]) -> str:
-    """Return the line below the heading that has most of the query's terms."""
+    """Return the line of a section with the most terms of the query."""
     lines = [line.strip() for line in section.text.split("\n")[1:] if line.strip() and not line.startswith("```")]
     best = max(lines, key=lambda line: len(terms.intersection(index_terms(line))), default="")
     return best if len(best) <= _LONGEST_SNIPPET else best[: _LONGEST_SNIPPET - 1] + "…"

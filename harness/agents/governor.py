@@ -1,7 +1,6 @@
-"""What ends a session that the agent would not end.
+"""Reasons to end a running session: budget limits of the session, the worker and the run, and signs of misbehaviour.
 
-Limits of the session, the worker and the run, and signs of a session that has lost its way. Everything is counted by
-the harness itself.
+The harness counts all amounts itself and does not rely on the agent's reports.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from harness.agents.agent_tools import Desk
+from harness.agents.agent_tools import AgentTools
 from harness.agents.model_access.meter import Meter
 from harness.agents.session import Event, ToolUse
 from harness.git.repo import Repo
@@ -19,58 +18,78 @@ from harness.ledger.accounts import Account, Spent, accounts_set_aside, recorded
 from harness.model.config import Budget, Config
 from harness.workspace.directories import Workspace
 
-_LOOK_EVERY_S = 2.0
-_HACKS = 2
-"""Verdicts of REWARD_HACK that end a session: COORDINATION.md says so."""
+_REFRESH_S = 2.0
+_MAX_REWARD_HACKS = 2
+"""Number of REWARD_HACK verdicts that ends a session, as stated in COORDINATION.md."""
 
 
-class Purse:
-    """What a run and its workers have used so far: the ledger's accounts, read once, and the kept ones, again.
+class SpendTracker:
+    """Reads the usage of a run and its workers. Thread-safe, except `reread`.
+
+    The accounts in the ledger are read once; the accounts that are not in the ledger yet are read again every 2 s.
 
     Args:
-        workspace: whose accounts.
-        repo: its repository; used here and in `reread` only.
-        config: names run and branch.
+        workspace: stores the accounts.
+        repo: its repository, used only by the constructor and `reread`.
+        config: names the run and the coordination branch.
     """
 
     def __init__(self, workspace: Workspace, repo: Repo, config: Config) -> None:
         self._workspace, self._run = workspace, config.run
         self._lock = threading.Lock()
-        self._seen: dict[str, Account] = {}
-        self._looked_at = -_LOOK_EVERY_S
+        self._accounts: dict[str, Account] = {}
+        self._read_at = -_REFRESH_S
         self.reread(repo, config)
 
     def reread(self, repo: Repo, config: Config) -> None:
-        """Read the ledger's accounts again."""
-        fresh = recorded_accounts(self._workspace, repo, config.coordination_branch)
+        """Read the ledger's accounts again.
+
+        Args:
+            repo: the workspace's repository, in the calling thread.
+            config: names the coordination branch.
+        """
+        accounts = recorded_accounts(self._workspace, repo, config.coordination_branch)
         with self._lock:
-            self._seen |= {account.id: account for account in fresh if account.run == self._run}
-            self._looked_at = -_LOOK_EVERY_S
+            self._accounts |= {account.id: account for account in accounts if account.run == self._run}
+            self._read_at = -_REFRESH_S
 
     def spent(self, worker: str | None = None, *, session: str | None = None) -> Spent:
-        """What one worker, one session or everybody used; at most two seconds old. From any thread."""
+        """Return the usage of a worker, a session or the whole run; it is at most 2 s old.
+
+        Args:
+            worker: name of the worker; None for all workers.
+            session: id of the session; None for all sessions.
+        """
         with self._lock:
-            if time.monotonic() - self._looked_at >= _LOOK_EVERY_S:
-                self._look()
-            mine = [each for each in self._seen.values() if worker is None or each.worker == worker]
-            return total(each for each in mine if session is None or each.session == session)
+            if time.monotonic() - self._read_at >= _REFRESH_S:
+                self._read_recent()
+            return total(
+                account
+                for account in self._accounts.values()
+                if (worker is None or account.worker == worker) and (session is None or account.session == session)
+            )
 
     def refresh(self) -> None:
-        """Read what has changed since the last look, also what was recorded meanwhile. From any thread."""
+        """Read the accounts that changed since the last read, those moved to the ledger meanwhile included."""
         with self._lock:
-            self._look()
+            self._read_recent()
 
-    def _look(self) -> None:
+    def _read_recent(self) -> None:
         # The planner moves an account from the kept ones to the dropped ones, so these are read second.
         accounts = unrecorded_accounts(self._workspace)
-        closed = {account.id for account in self._seen.values() if account.ended is not None}
+        closed = {account.id for account in self._accounts.values() if account.ended is not None}
         accounts += accounts_set_aside(self._workspace, closed)
-        self._seen |= {account.id: account for account in accounts if account.run == self._run}
-        self._looked_at = time.monotonic()
+        self._accounts |= {account.id: account for account in accounts if account.run == self._run}
+        self._read_at = time.monotonic()
 
 
 def limits_and_use(budget: Budget, spent: Spent) -> list[tuple[str, float, float]]:
-    """Return (unit, limit, amount used) of every limit that a budget sets."""
+    """Return (unit, limit, amount used) of every limit that a budget sets.
+
+    Args:
+        budget: the limits.
+        spent: the usage that counts against them.
+    """
     amounts = (
         ("USD", budget.usd, spent.usd),
         ("evaluations", budget.evaluations, spent.evaluations),
@@ -81,54 +100,70 @@ def limits_and_use(budget: Budget, spent: Spent) -> list[tuple[str, float, float
     return [(unit, limit, used) for unit, limit, used in amounts if limit is not None]
 
 
-def over(budget: Budget, spent: Spent, whose: str) -> str | None:
-    """Return the first limit that is reached, as a sentence; None when none is reached."""
+def reached_limit(budget: Budget, spent: Spent, scope: str) -> str | None:
+    """Return the first limit that is reached, as a sentence; None if none is reached.
+
+    Args:
+        budget: the limits.
+        spent: the usage that counts against them.
+        scope: the budget's scope in words, such as `for w01`.
+    """
     reached = ((unit, limit) for unit, limit, used in limits_and_use(budget, spent) if used >= limit)
-    return next((f"{limit:g} {unit} {whose} are used up" for unit, limit in reached), None)
+    return next((f"{limit:g} {unit} {scope} are used up" for unit, limit in reached), None)
 
 
-def used_up(config: Config, worker: str, purse: Purse) -> str | None:
-    """Why neither this session nor another of this worker may go on."""
-    of_worker = over(config.agent.per_worker, purse.spent(worker), f"for {worker}")
-    return of_worker or over(config.agent.overall, purse.spent(), f"for the run {config.run}")
+def reached_worker_limit(config: Config, worker: str, spend_tracker: SpendTracker) -> str | None:
+    """Return the limit of the worker or the run that prevents further sessions of the worker; None without one.
+
+    Args:
+        config: sets the limits.
+        worker: name of the worker.
+        spend_tracker: reads the usage of the run.
+    """
+    of_worker = reached_limit(config.agent.per_worker, spend_tracker.spent(worker), f"for {worker}")
+    return of_worker or reached_limit(config.agent.overall, spend_tracker.spent(), f"for the run {config.run}")
 
 
 @dataclass
 class Governor:
-    """Watches one session."""
+    """Decides when to end one session."""
 
     config: Config
     worker: str
     meter: Meter
-    purse: Purse
-    desk: Desk
+    spend_tracker: SpendTracker
+    agent_tools: AgentTools
     before: Spent = field(default_factory=Spent)
-    """What earlier openings of the same session used."""
-    refused: Callable[[], str | None] = lambda: None
-    """Why a request was refused that did not fit in what is left; None while none was."""
+    """Usage of earlier openings of the same session."""
+    request_refusal: Callable[[], str | None] = lambda: None
+    """Return the reason why a request exceeded the remaining budget; None if no request was refused."""
     _last_key: str = ""
     _repeats: int = 0
-    _moved_at: float = field(default_factory=time.monotonic)
+    _last_tool_use: float = field(default_factory=time.monotonic)
 
     def out_of_budget(self) -> str | None:
-        """Why nothing may be spent any more. From any thread."""
-        session = over(self.config.agent.per_session, self.before + self.meter.spent, "for a session")
-        return session or self.refused() or used_up(self.config, self.worker, self.purse)
+        """Return the reached limit of the session, the worker or the run; None without one. Thread-safe."""
+        session = reached_limit(self.config.agent.per_session, self.before + self.meter.spent, "for a session")
+        return session or self.request_refusal() or reached_worker_limit(self.config, self.worker, self.spend_tracker)
 
-    def astray(self, event: Event) -> str | None:
-        """Why this session is to end though it has budget."""
+    def misbehaviour(self, event: Event) -> str | None:
+        """Return the reason to end a session that still has budget; None without one.
+
+        Repeated tool uses, repeated submissions, verdicts of REWARD_HACK and silence are such reasons.
+        """
         limits = self.config.agent.per_session
         if isinstance(event, ToolUse):
-            self._moved_at = time.monotonic()
+            self._last_tool_use = time.monotonic()
             self._repeats = self._repeats + 1 if event.key and event.key == self._last_key else 1
             self._last_key = event.key
         if limits.repeats is not None and self._repeats >= limits.repeats:
-            return f"one tool with the same input {self._repeats} times in a row"
-        if limits.duplicates is not None and self.desk.duplicates >= limits.duplicates:
-            return f"{self.desk.duplicates} submissions in a row of what was submitted before"
-        if self.desk.hacks >= _HACKS:
-            return f"{self.desk.hacks} verdicts of REWARD_HACK"
-        silent_s = time.monotonic() - max(self._moved_at, self.meter.heard_at, self.desk.answered_at)
+            return f"{self._repeats} consecutive uses of one tool with the same input"
+        if limits.duplicates is not None and self.agent_tools.duplicates >= limits.duplicates:
+            return f"{self.agent_tools.duplicates} consecutive submissions of solutions that were submitted before"
+        if self.agent_tools.reward_hacks >= _MAX_REWARD_HACKS:
+            return f"{self.agent_tools.reward_hacks} verdicts of REWARD_HACK"
+        last_activity = max(self._last_tool_use, self.meter.last_activity, self.agent_tools.answered_at)
+        silent_s = time.monotonic() - last_activity
         if limits.silence_minutes is not None and silent_s >= limits.silence_minutes * 60:
-            return f"not a word for {silent_s / 60:.2g} minutes"
+            return f"no output of the agent for {silent_s / 60:.2g} minutes"
         return None

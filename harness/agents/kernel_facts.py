@@ -40,11 +40,11 @@ class KernelFacts:
     sealed_baselines: Baselines = field(default_factory=dict)
     """The same without launches, for sealed and recorded solutions; empty where there is one clock."""
     champion: Entry | None = None
-    """The evaluation or confirmation of the fastest confirmed solution."""
+    """The evaluation or confirmation entry of the champion."""
 
     @property
     def champion_us(self) -> Mapping[str, float]:
-        """Workload uuid -> microseconds per call of the champion."""
+        """Return workload uuid -> microseconds per call of the champion."""
         works = self.champion.workloads if self.champion else ()
         return {work.uuid: work.latency_us for work in works if work.latency_us is not None}
 
@@ -52,14 +52,14 @@ class KernelFacts:
 def read_facts(
     workspace: Workspace, index: Index, problem: Problem, target: str, champion: tuple[str, int] | None
 ) -> KernelFacts:
-    """Collect the facts of a problem.
+    """Return the times and bounds of a problem.
 
     Args:
-        workspace: its cache directory keeps the bounds.
-        index: of the ledger, refreshed by the caller.
+        workspace: its cache directory stores the bounds.
+        index: index of the ledger, refreshed by the caller.
         problem: loaded from the worker's worktree.
         target: such as `cpu` or `h200`.
-        champion: problem and `seq` of the champion's confirmation; None where there is no champion.
+        champion: problem and `seq` of the champion's confirmation; None without a champion.
     """
     rows = index.rows(problem.key, target=target, kind=EntryKind.BASELINE)
     present = [row for row in rows if row.problem_digest == problem.digest]
@@ -76,13 +76,13 @@ def _description(workspace: Workspace, problem: Problem, target: str) -> DeviceD
     """Return bounds and device, from the cache or computed now; both are empty if this host cannot compute them."""
     empty = DeviceDescription(target=target)
     if os.environ.get("HARNESS_JUDGE_COMMAND"):
-        return empty  # another program judges, perhaps on another machine with other figures
+        return empty  # another program judges, perhaps on a machine with other hardware
     name = f"{problem.digest.removeprefix('sha256:')[:24]}-{target}.json"
     file = workspace.cache / "bounds" / name
     try:
         return DeviceDescription.model_validate_json(file.read_bytes())
     except (OSError, ValidationError):
-        pass  # absent, or of another version
+        pass  # the file is missing, or another version wrote it
     request = {
         "problem_dir": str(problem.directory),
         "problem": problem.key,

@@ -1,4 +1,4 @@
-"""The kinds of agents there are, and what each needs."""
+"""The kinds of agents and their requirements."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from harness.model.config import AgentKind, Config
 
 
 def _claude(brief: Brief) -> AgentSession:
-    from harness.agents.claude import ClaudeSession  # noqa: PLC0415 - a second, and only claude needs it
+    from harness.agents.claude import ClaudeSession  # noqa: PLC0415 - the import takes a second
 
     return ClaudeSession(brief)
 
@@ -25,19 +25,19 @@ KINDS: dict[AgentKind, Callable[[Brief], AgentSession]] = {
     "command": CommandSession,
     "tuner": TunerSession,
 }
-"""How a session of each kind of agent is opened."""
+"""Kind of agent -> the function that opens its session."""
 
 
 def kind_of(config: Config, devices: Sequence[str] = (), *, root: Path | None = None) -> AgentKind:
-    """The kind of agent the configuration asks for; when it asks for none, claude with a GPU and a key, else a tuner.
+    """Return the configured kind of agent; the default kind if none is configured.
 
     Args:
-        config: names it.
-        devices: the judges' devices.
-        root: the workspace, which no agent may be shown.
+        config: names the kind.
+        devices: the judges' devices, such as `cpu` or `cuda:0`.
+        root: the workspace, which the sandbox must not show.
 
     Raises:
-        ConfigurationError: what that kind needs is missing.
+        ConfigurationError: a requirement of that kind is missing.
     """
     kind = config.agent.kind or default_kind(config, devices)
     if kind == "command":
@@ -48,7 +48,12 @@ def kind_of(config: Config, devices: Sequence[str] = (), *, root: Path | None = 
 
 
 def default_kind(config: Config, devices: Sequence[str]) -> AgentKind:
-    """The kind that serves a newcomer: claude where there is a GPU to make kernels for and all that it needs."""
+    """Return `claude` if there is a GPU and its requirements are met, else `tuner`.
+
+    Args:
+        config: sets the network of agents.
+        devices: the judges' devices, such as `cpu` or `cuda:0`.
+    """
     if any(device.startswith("cuda") for device in devices):
         with suppress(ConfigurationError):
             check_claude(config)
@@ -57,7 +62,7 @@ def default_kind(config: Config, devices: Sequence[str]) -> AgentKind:
 
 
 def check_claude(config: Config) -> None:
-    """Whether sessions of claude can be opened here.
+    """Check that sessions of kind `claude` can be opened.
 
     Raises:
         ConfigurationError: the SDK or the credential is missing.
@@ -70,10 +75,10 @@ def check_claude(config: Config) -> None:
 
 
 def check_packages() -> None:
-    """Check that the packages are installed which sessions of claude need.
+    """Check that the packages for sessions of kind `claude` are installed.
 
     Raises:
-        ConfigurationError: some are not.
+        ConfigurationError: a package is missing.
     """
     from importlib.util import find_spec  # noqa: PLC0415
 
@@ -82,5 +87,5 @@ def check_packages() -> None:
         raise ConfigurationError(
             f"agent `claude` needs {' and '.join(missing)}",
             where="agent.kind",
-            remedy="pip install 'kernel-harness[claude]', or say `harness start --agent tuner`",
+            remedy="pip install 'kernel-harness[claude]', or use `harness start --agent tuner`",
         )

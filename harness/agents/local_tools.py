@@ -1,6 +1,6 @@
 """Programs of this host that an agent's sandbox contains: compilers, disassemblers, Python with torch.
 
-They run on the CPU and reach no device. Only the judge measures.
+They run on the CPU and have no access to a device; only the judge measures.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from harness.workspace.sandbox_mounts import SYSTEM, python_prefixes
 _COMPILERS = ("g++", "clang++", "gdb", "objdump", "lscpu")
 _CUDA = ("nvcc", "ptxas", "cuobjdump", "nvdisasm")
 _PROCESSORS = (Path("/sys/devices/system/cpu"), Path("/sys/devices/system/node"))
-"""lscpu reads these directories and /proc/cpuinfo."""
+"""Directories that lscpu reads, besides /proc/cpuinfo."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class LocalTools:
 
 @cache
 def find_local_tools() -> LocalTools:
-    """Look for the programs on PATH, in CUDA_HOME or CUDA_PATH, in NVIDIA's wheels and in /usr/local/cuda."""
+    """Return the programs on PATH, in CUDA_HOME or CUDA_PATH, in NVIDIA's wheels and in /usr/local/cuda."""
     homes = [Path(os.environ[name]) for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
     if on_path := shutil.which("nvcc"):
         homes.append(Path(on_path).resolve().parent.parent)

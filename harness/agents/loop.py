@@ -1,4 +1,4 @@
-"""An event loop that leaves none of its processes' pipes open."""
+"""An asyncio event loop that closes the pipes of its processes."""
 
 from __future__ import annotations
 
@@ -10,29 +10,28 @@ _T = TypeVar("_T")
 
 
 class _Loop(asyncio.SelectorEventLoop):
-    """Knows the processes that were started in it."""
+    """An event loop that records the transports of its processes."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.started: list[asyncio.SubprocessTransport] = []
+        self.transports: list[asyncio.SubprocessTransport] = []
 
-    async def subprocess_exec(self, *arguments: Any, **settings: Any) -> Any:  # noqa: ANN401 - passed on as it is
+    async def subprocess_exec(self, *arguments: Any, **settings: Any) -> Any:  # noqa: ANN401 - forwarded unchanged
         transport, protocol = await super().subprocess_exec(*arguments, **settings)
-        self.started.append(transport)
+        self.transports.append(transport)
         return transport, protocol
 
 
 def run_and_close(coroutine: Coroutine[Any, Any, _T]) -> _T:
-    """`asyncio.run`, whatever the coroutine started then closed.
+    """Run a coroutine like `asyncio.run`, then close the transports of its processes, and return its result.
 
-    A process that has ended may have pipes that have not: something else holds them, or nobody has read their end yet.
-    A transport that is open when its loop closes keeps their descriptors, and asyncio complains of it wherever it is
-    collected.
+    The pipes of a process that has ended may still be open: another process holds them, or their end was not read yet.
+    A transport that is open when its loop closes keeps the descriptors, and asyncio warns when it is garbage-collected.
     """
     loop = _Loop()
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
         try:
             return runner.run(coroutine)
         finally:
-            for transport in loop.started:
+            for transport in loop.transports:
                 transport.close()

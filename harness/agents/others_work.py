@@ -1,4 +1,4 @@
-"""Solutions of other workers for an agent: files in its sandbox, and differences between two attempts."""
+"""Solutions of other workers, shown to an agent: files in its sandbox, and differences between two attempts."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from harness.model.verdict import Verdict
 from harness.workspace.files import atomic_write
 
 DIRECTORY = "others"
-_MOST_WORKERS = 4
-_MOST_LINES = 150
-_MESSAGE = 160
+_MAX_WORKERS = 4
+_MAX_LINES = 150
+_LONGEST_MESSAGE = 160
 
 Sources = Callable[[str], Mapping[str, str]]
 """Commit -> the text files of its solution directory, by name."""
@@ -25,16 +25,16 @@ def best_of_others(history: Sequence[TriedCandidate], worker: str, champion: str
     """Return the solutions to show by directory name: the champion and the fastest of each other worker, best first.
 
     Args:
-        history: every candidate of the problem.
-        worker: the reader; its own attempts are left out.
-        champion: the champion's tree.
+        history: all candidates of the problem.
+        worker: the reader, whose own attempts are omitted.
+        champion: the champion's tree id.
     """
     passed = [tried for tried in history if tried.verdict is Verdict.PASSED and tried.speedup and tried.commit]
     ranked = sorted(passed, key=lambda tried: -(tried.speedup or 0.0))
     best = next((tried for tried in ranked if tried.tree == champion), None)
     chosen = {"champion": best} if best is not None else {}
     for attempt in ranked:
-        if attempt.worker not in {worker, *chosen} and attempt.tree != champion and len(chosen) <= _MOST_WORKERS:
+        if attempt.worker not in {worker, *chosen} and attempt.tree != champion and len(chosen) <= _MAX_WORKERS:
             chosen[attempt.worker] = attempt
     return chosen
 
@@ -53,7 +53,7 @@ def show_others(reading: Path, chosen: Mapping[str, TriedCandidate], sources: So
     lines = ["| directory | speed-up | worker | commit | message |", "| --- | --- | --- | --- | --- |"]
     for name, attempt in chosen.items():
         texts |= {root / name / file: text for file, text in sources(attempt.commit).items()}
-        message = one_line(attempt.message, _MESSAGE).replace("|", "/")
+        message = one_line(attempt.message, _LONGEST_MESSAGE).replace("|", "/")
         lines.append(f"| {name}/ | {attempt.speedup:.3f}x | {attempt.worker} | {attempt.commit[:10]} | {message} |")
     texts[root / "README.md"] = "\n".join(lines) + "\n" if chosen else "No solution of another worker has passed yet.\n"
     for obsolete in [path for path in root.rglob("*") if path.is_file() and path not in texts]:
@@ -66,10 +66,15 @@ def show_others(reading: Path, chosen: Mapping[str, TriedCandidate], sources: So
 
 
 def differences(old: Mapping[str, str], new: Mapping[str, str]) -> str:
-    """Return the unified differences between two solutions, cut to a limited number of lines."""
+    """Return the unified diff of two solutions, truncated to 150 lines.
+
+    Args:
+        old: file name -> text of the first solution.
+        new: file name -> text of the second solution.
+    """
     lines: list[str] = []
     for name in sorted({*old, *new}):
         before, after = old.get(name, "").splitlines(), new.get(name, "").splitlines()
         lines += difflib.unified_diff(before, after, f"before/{name}", f"after/{name}", lineterm="", n=2)
-    more = [f"... and {len(lines) - _MOST_LINES} more lines"] if len(lines) > _MOST_LINES else []
-    return "\n".join([*lines[:_MOST_LINES], *more])
+    omitted = [f"... and {len(lines) - _MAX_LINES} more lines"] if len(lines) > _MAX_LINES else []
+    return "\n".join([*lines[:_MAX_LINES], *omitted])

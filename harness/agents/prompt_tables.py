@@ -14,9 +14,9 @@ from harness.model.problem import Problem, Tolerance, Workload
 
 SHOWN_WORKLOADS = 16
 SHORT_US = {"cpu": 20.0}
-"""By target: a bound below this is short, and the fixed costs of a call outweigh its work."""
+"""Target -> microseconds: a bound below this is short, and the fixed costs of a call outweigh its work."""
 SHORT_GPU_US = 5.0
-_VARIANTS: dict[Variant, str] = {"eager": "eager", "compile": "torch.compile", "baseline": "library"}
+_TITLES: dict[Variant, str] = {"compile": "torch.compile", "baseline": "baseline/"}
 _LIMITS = {"memory": "memory traffic", "products": "matrix products", "elementwise": "other arithmetic"}
 
 
@@ -47,17 +47,30 @@ def tensors(problem: Problem) -> str:
 
 
 def workload_table(problem: Problem, facts: KernelFacts) -> str:
-    """Return a table of each workload's baseline times, bound, limit and champion, in microseconds per call."""
-    variants = [name for name in _VARIANTS if any(times.get(name) for times in facts.baselines.values())]
+    """Return a table of each workload's baseline times, bound, limit and champion, in microseconds per call.
+
+    Args:
+        problem: the problem; its first 16 workloads are shown.
+        facts: the problem's times and bounds.
+    """
+    known_variants = dict.fromkeys(name for times in facts.baselines.values() for name in times)
+    variants = [name for name in known_variants if any(times.get(name) for times in facts.baselines.values())]
     two_clocks = bool(facts.sealed_baselines)
     bounds, champion = facts.description.bounds, facts.champion_us
-    head = ["workload", *(_VARIANTS[name] for name in variants), "bound", "limited by", "best so far", "share of bound"]
+    head = [
+        "workload",
+        *(_TITLES.get(name, name) for name in variants),
+        "bound",
+        "limited by",
+        "best so far",
+        "share of bound",
+    ]
     rows = []
     names = axes_in_words(problem)
     for work in problem.workloads[:SHOWN_WORKLOADS]:
         bound, best = bounds.get(work.uuid), champion.get(work.uuid)
         sol_us = bound.sol_us if bound else None
-        times = [_both(facts, work.uuid, name, two_clocks=two_clocks) for name in variants]
+        times = [_baseline_times(facts, work.uuid, name, two_clocks=two_clocks) for name in variants]
         limit = _LIMITS[bound.limited_by] if bound and bound.limited_by else "?"
         share = f"{sol_us / best:.0%}" if sol_us and best else "-"
         rows.append([names[work.uuid], *times, _us(sol_us), limit, _us(best), share])
@@ -81,13 +94,13 @@ def _remarks(facts: KernelFacts, variants: Sequence[Variant], *, two_clocks: boo
     reasons = sorted({bound.reason for bound in facts.description.bounds.values() if bound.reason})
     lines += [f"No bound for some workloads: {reason}" for reason in reasons[:1]]
     if not facts.description.bounds:
-        lines.append("No bounds are known here; `submit` reports them.")
+        lines.append("No bounds are available yet; `submit` reports them.")
     if facts.champion is None:
         lines.append("No solution is confirmed yet.")
     return lines
 
 
-def _both(facts: KernelFacts, uuid: str, variant: Variant, *, two_clocks: bool) -> str:
+def _baseline_times(facts: KernelFacts, uuid: str, variant: Variant, *, two_clocks: bool) -> str:
     bounded = _time(facts.baselines, uuid, variant)
     return f"{_us(_time(facts.sealed_baselines, uuid, variant))} / {_us(bounded)}" if two_clocks else _us(bounded)
 
@@ -120,7 +133,13 @@ def tolerances(problem: Problem) -> str:
 
 
 def limit_classes(problem: Problem, facts: KernelFacts, target: str) -> list[str]:
-    """Return the bottleneck classes of the workloads, the most frequent first; all classes if no bound is known."""
+    """Return the bottleneck classes of the workloads, the most frequent first; all classes without bounds.
+
+    Args:
+        problem: the problem.
+        facts: its bounds.
+        target: such as `cpu` or `h200`; sets the limit below which a bound is short.
+    """
     counts: dict[str, int] = {}
     short_us = SHORT_US.get(target, SHORT_GPU_US)
     for work in problem.workloads:
@@ -139,12 +158,12 @@ def remaining(limits: Mapping[str, tuple[Budget, Spent]]) -> str:
     Args:
         limits: the holder of each limit (session, worker or run) -> the limit and the amounts that count against it.
     """
-    left: dict[str, float] = {}
+    remainders: dict[str, float] = {}
     for budget, spent in limits.values():
         for unit, limit, used in limits_and_use(budget, spent):
-            left[unit] = min(left.get(unit, float("inf")), max(0.0, limit - used))
-    words = [_amount(unit, left[unit]) for unit in left]
-    return ", ".join(words) or "no limit is set; stop when no idea is left that is worth a submission"
+            remainders[unit] = min(remainders.get(unit, float("inf")), max(0.0, limit - used))
+    amounts = [_amount(unit, remainder) for unit, remainder in remainders.items()]
+    return ", ".join(amounts) or "no limit is set; stop when you have no further idea that is worth a submission"
 
 
 def _amount(unit: str, amount: float) -> str:

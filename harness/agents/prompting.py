@@ -1,4 +1,4 @@
-"""The prompts of a worker's agent: how to work, the tools, the languages; then the problem and its numbers."""
+"""The prompts of a worker's agent: the system prompt (instructions, tools, languages) and the first message."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PROMPTS = Path(__file__).parent / "prompts"
 _LANGUAGES_OF_GPU = ("cuda", "triton", "cute_dsl")
 _LONGEST_REFERENCE = 12_000
 _OF_POLICY = re.compile(r"(coverage|expected gain|stays|pinned to)\b")
-"""Beginnings of the reasons that the planner's policy gives for a move; they do not help an engineer."""
+"""Matches the reasons that the planner's policy gives for an assignment, which are of no use to an agent."""
 
 
 @cache
@@ -30,7 +30,12 @@ def prompt_file(name: str) -> str:
 
 
 def guides(config: Config, target: str) -> tuple[str, ...]:
-    """Return the languages that a worker's prompt describes: those of its target that the run allows."""
+    """Return the languages that a worker's prompt describes: those of its target that the run allows.
+
+    Args:
+        config: lists the allowed languages; an empty list allows all.
+        target: such as `cpu` or `h200`.
+    """
     of_target = ("cpp", "pytorch") if target == "cpu" else _LANGUAGES_OF_GPU
     return tuple(name for name in of_target if not config.languages or name in config.languages) or of_target
 
@@ -65,7 +70,7 @@ def _local(programs: Sequence[str]) -> str:
 
 
 def assignment(
-    problem: Problem, row: Assignment, *, target: str, facts: KernelFacts, stands: str, remaining: str = ""
+    problem: Problem, row: Assignment, *, target: str, facts: KernelFacts, attempts: str, remaining: str = ""
 ) -> str:
     """Return the first message of a session.
 
@@ -74,8 +79,8 @@ def assignment(
         row: the assignment.
         target: such as `cpu` or `h200`.
         facts: the problem's times and bounds.
-        stands: earlier attempts and lessons, one line each.
-        remaining: the remaining budget, in words.
+        attempts: earlier attempts and lessons, one line each.
+        remaining: the remaining budget as text; empty for none.
     """
     root = f"{TASK}/{problem_path(problem.key)}"
     solution = f"{TASK}/{solution_path(problem.key, target)}"
@@ -95,7 +100,7 @@ def assignment(
         f"## Tolerance\n{tolerances(problem)}",
         _device(facts.description),
         f"## What to try for each limit\n{_advice(problem, facts, target)}",
-        f"## What was tried\n{stands}",
+        f"## What was tried\n{attempts}",
     ]
     return "\n\n".join(part for part in parts if part)
 

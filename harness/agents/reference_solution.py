@@ -1,7 +1,8 @@
-"""The solution a tuner begins with where a problem has none: variants of calling the reference.
+"""The first solution of a tuner for a problem without a solution: variants of a call of the reference.
 
-It computes what the reference computes, so it passes wherever the reference does. What a tuner can find is the fastest
-of eager and compiled calls with a few switches of PyTorch; it seldom beats the baseline, which is the better of both.
+The solution calls the reference, so it passes if the reference does. A tuner searches eager and compiled calls and a
+few switches of PyTorch. The result is seldom faster than the baseline, which is the faster of an eager and a compiled
+call.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _SPACES: Mapping[str, Mapping[str, Sequence[str | bool]]] = {
     "cpu": {"MODE": ("eager", "compiled", "compiled_static"), "ONEDNN": (True, False), "DENORMALS": (True, False)},
     "gpu": {"MODE": ("eager", "compiled", "compiled_static", "compiled_tuned"), "BENCHMARK": (False, True)},
 }
-"""Values by kind of target; the first of each is PyTorch's own default."""
+"""Kind of target -> parameter -> values; the first value is PyTorch's default."""
 
 _KERNEL = '''\
 """Calls of the problem's reference, eager or compiled. Written for a tuner, which chooses the values of `params`."""
@@ -84,7 +85,7 @@ _CODE_NAME = "problem_code.py"
 
 
 def write_reference_solution(directory: Path, problem: Problem, target: str) -> bool:
-    """Write a solution with `tune:` that calls the problem's reference, where the directory has no solution.
+    """Write a solution with `tune:` that calls the problem's reference, unless the directory has a solution.
 
     Args:
         directory: the solution directory.

@@ -1,7 +1,7 @@
-"""The one protocol between a worker and whatever does its thinking: a model, a program, or a search.
+"""The protocol between a worker and its agent: a model, a program, or a search.
 
-A worker makes a `Brief`, opens a session of the configured kind with it, and goes through its events. The session
-reaches the world only through the brief's directory and `tools`: it never commits, measures or waits by itself.
+A worker creates a `Brief`, opens a session of the configured kind with it, and iterates over the session's events. The
+session acts only through the brief's directory and its `tools`; it does not commit or measure by itself.
 """
 
 from __future__ import annotations
@@ -33,40 +33,40 @@ class Submitted:
 
 @dataclass(frozen=True)
 class Tools:
-    """What a session may ask the harness to do."""
+    """The operations that the harness executes for a session."""
 
     commit: Callable[[str], Submitted]
-    """Commit the solution as it stands, with a message. Raises FormatError when it is no valid solution,
-    RepositoryError when something else was changed too."""
+    """Commit the present solution with a message. Raises FormatError if the solution is not valid, RepositoryError if
+    other files were changed."""
     outcome: Callable[[Submitted], Entry | None]
-    """Wait for the candidate's entry; null when the worker was told to stop before it came."""
+    """Wait for the candidate's entry; None if the worker must stop first."""
     history: Callable[[], tuple[TriedCandidate, ...]]
-    """Every candidate of this problem and target, by anyone, judged or under way."""
+    """Return the candidates of all workers for this problem and target, judged or in progress."""
     note: Callable[[str, int | None, str | None], None]
     """Record a one-line lesson: its text, `seq` of the entry that proves it, the id of a lesson that it contradicts."""
     turn: Callable[[], AbstractContextManager[None]]
-    """Held while choosing from `history` and committing, so that two workers never choose the same candidate."""
+    """A lock for the choice from `history` and the commit, so that two workers do not choose the same candidate."""
     profile: Callable[[Submitted, str | None], CounterReport | None] | None = None
-    """Order the counters of a candidate on a workload (its uuid; null: the one with the most data) from the judge.
-    Returns null when the worker was told to stop before; raises TimeoutError. None where no daemon runs."""
+    """Order the counters of a candidate on a workload (its uuid; None: the one with the most data) from the judge.
+    Returns None if the worker must stop first; raises TimeoutError. The field is None if no daemon runs."""
     lessons: Callable[[], tuple[str, ...]] = tuple
     """Return the lessons about the problem and its family, one line each."""
     sources: Sources = lambda _: {}
     """Read the solution of a commit: its text files by name."""
     entry_of: Callable[[str], Entry | None] = lambda _: None
-    """The ledger's entry of a candidate's tree."""
+    """Return the ledger's entry of a candidate's tree id."""
     champion: Callable[[], str | None] = lambda: None
-    """The champion's tree."""
+    """Return the champion's tree id."""
     check: Callable[[ShownCode, str], CheckReply | None] | None = None
-    """Check the solution as it stands: (code to show, function). The reply is null when the worker was told to stop;
-    raises TimeoutError when no judge is ready. None where checks are not available."""
+    """Check the present solution: (code to show, function). Returns None if the worker must stop first; raises
+    TimeoutError if no judge is ready. The field is None if checks are not available."""
     facts: Callable[[], KernelFacts | None] = lambda: None
-    """Return the present baseline times, bounds and times of the champion; None where these are not collected."""
+    """Return the present baseline times, bounds and times of the champion; None if they are not collected."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a tool says: a few lines of text, for a model or for a terminal."""
+    """The answer of a tool: a few lines of text, for a model or a terminal."""
 
     text: str
     failed: bool = False
@@ -78,7 +78,7 @@ class Parameter:
 
     name: str
     description: str
-    needed: bool = True
+    required: bool = True
 
 
 @dataclass(frozen=True)
@@ -89,67 +89,67 @@ class Tool:
     description: str
     parameters: tuple[Parameter, ...]
     use: Callable[[Mapping[str, object]], Answer]
-    """Called in the thread that goes through the session's events. Never raises."""
+    """Called in the thread that iterates over the session's events. Does not raise."""
     schema: Mapping[str, object] | None = None
-    """A JSON schema of the arguments, where `parameters` (all of them text) do not say it."""
+    """A JSON schema of the arguments, for arguments that are not plain text; it replaces `parameters`."""
 
 
 @dataclass(frozen=True)
 class Brief:
-    """What a session starts with."""
+    """The input of a session."""
 
     role: Literal["worker", "planner"]
     prompt: str
     directory: Path
     """The worktree."""
     solution: Path
-    """The directory of the solution in it, the only one that may change."""
+    """The solution directory in the worktree, the only one that may change."""
     tools: Tools
     budget: SessionBudget
     seed: int = 0
-    """Differs between workers, so that searches differ."""
+    """Differs between workers, so that their searches differ."""
     resume: str | None = None
-    """The id of a session that was cut off, to go on with it."""
+    """The id of an interrupted session to resume."""
     system: str = ""
-    """The system prompt: who the agent is and how it works here."""
+    """The system prompt."""
     offered: tuple[Tool, ...] = ()
-    """What agents with a mind of their own may ask for; the tuner uses `tools` itself."""
+    """The tools for agents of kind `claude` and `command`; a tuner calls `tools` directly."""
     view: View | None = None
-    """What such an agent is shown; null for kinds that need no sandbox."""
+    """The sandbox of the agent; None for kinds that need no sandbox."""
     model: str | None = None
     effort: str | None = None
     max_answer_tokens: int | None = None
-    """null: the agent's own."""
+    """None: the agent's default."""
     roles: Mapping[str, AgentRole] = field(default_factory=dict)
-    """Subagents by name, for kinds that have them."""
+    """Subagents by name, for kinds that support them."""
     command: str | None = None
-    """Kind `command`: the command line's template."""
+    """Kind `command`: the template of the command line."""
     values: Mapping[str, str] = field(default_factory=dict)
-    """Its placeholders."""
+    """Kind `command`: placeholder -> its value."""
     submitted: Callable[[], int] = lambda: 0
-    """How many candidates the session has submitted, for telling whether it goes on."""
+    """Return the number of candidates that the session has submitted."""
 
 
 @dataclass(frozen=True)
 class Text:
-    """Something said, for the log and the live view."""
+    """A message of the agent, for the log and the live view."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class ToolUse:
-    """A tool is about to be used."""
+    """The beginning of a tool's use."""
 
     name: str
     summary: str
     key: str = ""
-    """Equal for two uses with the same input; empty where nobody counts."""
+    """Equal for two uses with the same input; empty for a tool whose repeated uses are not counted."""
 
 
 @dataclass(frozen=True)
 class Usage:
-    """What was spent since the last such event."""
+    """The usage since the last `Usage` event."""
 
     usd: float = 0.0
     tokens: int = 0
@@ -159,12 +159,12 @@ class Usage:
 
 @dataclass(frozen=True)
 class Alive:
-    """Nothing new; a moment to look whether the session is to go on."""
+    """No news; the worker checks whether the session may continue."""
 
 
 @dataclass(frozen=True)
 class Retry:
-    """The session backs off and will try again."""
+    """The session backs off and retries."""
 
     reason: str
     after_s: float
@@ -175,9 +175,9 @@ class End:
     """The last event of a session."""
 
     reason: Literal["exhausted", "stale", "budget", "interrupted", "done", "failed", "held", "refused", "crashed"]
-    """exhausted: everything it can try is known; stale: no gain for long; failed: it cannot go on; held: the model is
-    away for a while; refused: the model's side wants another credential; crashed: its process died. After held and
-    crashed it can be resumed by its id."""
+    """exhausted: all combinations were tried; stale: no recent gain; failed: the session cannot continue; held: the
+    model API is not available for some time; refused: the model API rejects the credential; crashed: the process
+    ended. A session can be resumed by its id after `held` and `crashed`."""
     text: str = ""
 
 
@@ -189,14 +189,17 @@ class AgentSession(Protocol):
 
     @property
     def id(self) -> str:
-        """Names the session in trailers; `Brief.resume` takes it."""
+        """Return the id for commit trailers and for `Brief.resume`."""
 
     @property
     def model(self) -> str:
-        """What does the thinking, for the Model trailer."""
+        """Return the name of the model or search method, for the Model trailer."""
 
     def events(self) -> Generator[Event, None, None]:
-        """Work, and say what happens. Ends with an `End`; closed before that, whatever it started ends. Called once."""
+        """Run the session and yield its events; the last one is an `End`. Called once.
+
+        Closing the generator earlier ends all processes of the session.
+        """
 
     def interrupt(self, *, at_once: bool = False) -> None:
-        """End at the next boundary between trials or turns, or at once. From any thread, any number of times."""
+        """End the session before the next trial or turn, or at once. Thread-safe and idempotent."""

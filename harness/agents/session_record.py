@@ -16,10 +16,10 @@ from harness.workspace.files import atomic_write
 
 @dataclass(frozen=True)
 class SessionRecord:
-    """Reads and writes the id of one worker's unfinished session. A record of another run or kind does not count."""
+    """Reads and writes the id of one worker's unfinished session. A record of another run or kind is ignored."""
 
     directory: Path
-    """Of the worker's agents."""
+    """The directory of the worker's agents."""
     run: str
     kind: AgentKind
 
@@ -28,16 +28,21 @@ class SessionRecord:
         return self.directory / "session.json"
 
     def remember(self, problem: str, session: str) -> None:
-        """Record a session that was opened."""
+        """Record an open session.
+
+        Args:
+            problem: key of its problem.
+            session: its id.
+        """
         record = {"run": self.run, "kind": self.kind, "problem": problem, "session": session}
         if record != self._read():
             atomic_write(self._file, json.dumps(record))
 
     def unfinished(self, problem: str) -> str | None:
-        """Return the id of a session on this problem that has not ended; None when there is none."""
+        """Return the id of the unfinished session on a problem; None without one."""
         record = self._read()
-        same = (record.get("run"), record.get("kind"), record.get("problem")) == (self.run, self.kind, problem)
-        return str(record["session"]) if same else None
+        matches = (record.get("run"), record.get("kind"), record.get("problem")) == (self.run, self.kind, problem)
+        return str(record["session"]) if matches else None
 
     def forget(self) -> None:
         """Remove the record of a session that has ended."""

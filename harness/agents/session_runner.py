@@ -1,7 +1,7 @@
-"""One worker's session on one problem: made, watched, resumed after it was cut off, and cleared away.
+"""Runs one worker's sessions: opens them, supervises them, resumes them after an interruption, and cleans up.
 
-A session that the model's absence ended waits and goes on by its id; one whose process died goes on at once. Its id
-is on disk, so that it also goes on after the worker itself was killed.
+A session that ended because the model API was not available is resumed by its id after the wait; a session whose
+process ended is resumed at once. The id is on disk, so a session is also resumed after the worker was killed.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Self
 
 from harness.agents import confinement, documentation, prompt_tables, prompting
-from harness.agents.agent_tools import Desk
-from harness.agents.answers import attempts
+from harness.agents.agent_tools import AgentTools
+from harness.agents.answers import attempts_text
 from harness.agents.command import bound_paths, variables
-from harness.agents.governor import Governor, Purse, used_up
+from harness.agents.governor import Governor, SpendTracker, reached_worker_limit
 from harness.agents.kernel_facts import KernelFacts
 from harness.agents.kinds import KINDS
 from harness.agents.local_tools import find_local_tools
@@ -34,7 +34,7 @@ from harness.agents.others_work import best_of_others, show_others
 from harness.agents.profile import profile
 from harness.agents.session import AgentSession, Alive, Brief, End, Event, Submitted, Tools, Usage
 from harness.agents.session_record import SessionRecord
-from harness.agents.solution_sync import lay_out, take_in
+from harness.agents.solution_sync import replace_with_copy, sync_solution
 from harness.agents.transcripts import agent_directory
 from harness.errors import ConfigurationError, HarnessError
 from harness.git.repo import Repo
@@ -51,20 +51,20 @@ from harness.workspace.directories import COORDINATION_NAME, Workspace
 from harness.workspace.files import atomic_write, file_lock
 
 _CRASHES = 3
-"""Deaths of a session's process in a row, without a submission in between, after which it is given up."""
-_WAIT_S = 0.5
+"""Number of consecutive crashes of a session's process, without a submission in between, that ends the session."""
+_POLL_S = 0.5
 _CONNECT_S = 120.0
 
 logger = logging.getLogger(__name__)
 
 
 class SessionRefusedError(ConfigurationError):
-    """The model's side refuses the credential: no session can continue."""
+    """The model API refuses the credential, so no session can continue."""
 
 
 @dataclass(frozen=True)
-class Stay:
-    """Where a worker is: its row, its worktree, and the tools that work on them."""
+class WorkItem:
+    """A worker's present assignment: its row, its problem, its worktree, and the tools that act on them."""
 
     row: Assignment
     problem: Problem
@@ -74,13 +74,18 @@ class Stay:
 
 
 class Sessions:
-    """Opens one worker's sessions, one after the other. What they share lives as long as the `with` block.
+    """Opens one worker's sessions, one after the other. The `with` block owns the gateway that they share.
 
     Args:
-        workspace, repo, config, name, kind, target: the worker's.
-        heed: is told every event.
-        moved: whether the worker is to leave its problem.
-        stop: ends everything.
+        workspace: the worker's workspace.
+        repo: its repository.
+        config: names the run; sets agent, model and limits.
+        name: name of the worker.
+        kind: kind of its agent.
+        target: such as `cpu` or `h200`.
+        on_event: called with every event of a session.
+        is_reassigned: returns True if the worker must leave its problem.
+        stop: ends the present session when set.
     """
 
     def __init__(
@@ -92,32 +97,33 @@ class Sessions:
         kind: AgentKind,
         target: str,
         *,
-        heed: Callable[[Event], None],
-        moved: Callable[[], bool],
+        on_event: Callable[[Event], None],
+        is_reassigned: Callable[[], bool],
         stop: threading.Event,
     ) -> None:
         self._workspace, self._repo, self._config = workspace, repo, config
         self._name, self._kind, self._target = name, kind, target
-        self._heed, self._moved, self._stop = heed, moved, stop
+        self._on_event, self._is_reassigned, self._stop = on_event, is_reassigned, stop
         self._stack = ExitStack()
         self.directory = agent_directory(workspace, name)
-        """What the worker's agents need from one session to the next: their home, and what they are shown."""
+        """Files that the worker's agents keep between sessions: their home, and the files shown in the sandbox."""
         self.record = SessionRecord(self.directory, config.run, kind)
         self.current: AgentSession | None = None
         """The session that was opened last."""
-        self._refused: str | None = None
-        """Why no further request of this worker fits in what is left of its money or the run's."""
+        self._request_refusal: str | None = None
+        """The reason why a request exceeded the remaining budget of the worker or the run."""
         self.usd = 0.0
-        """What all sessions since the beginning cost together; `evaluations` likewise."""
+        """Cost of all sessions since the worker started."""
         self.evaluations = 0
+        """Number of evaluations in all sessions since the worker started."""
 
     def __enter__(self) -> Self:
         close_left_open(self._workspace, self._name)
-        api_backoff.ask_again(self._workspace)
-        self._purse = Purse(self._workspace, self._repo, self._config)
+        api_backoff.allow_requests(self._workspace)
+        self._spend_tracker = SpendTracker(self._workspace, self._repo, self._config)
         self._gateway: Gateway | None = None
         if self._kind != "tuner" and self._config.agent.network == "gateway":
-            with suppress(ConfigurationError):  # a command may need no model at all
+            with suppress(ConfigurationError):  # an agent of kind `command` may need no credential
                 upstream = Upstream.of_environment(os.environ)
                 gateway = Gateway(self._workspace, upstream, self._config.agent.gateway)
                 self._gateway = self._stack.enter_context(gateway)
@@ -128,145 +134,152 @@ class Sessions:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def spent_out(self) -> str | None:
-        """Why this worker may open no session any more."""
-        return used_up(self._config, self._name, self._purse) or self._refused
+    def reached_limit(self) -> str | None:
+        """Return the limit that prevents further sessions of this worker; None without one."""
+        return reached_worker_limit(self._config, self._name, self._spend_tracker) or self._request_refusal
 
-    def work(self, stay: Stay) -> End:
-        """One session on one problem, to its end; over as many processes as it takes.
+    def work(self, work_item: WorkItem) -> End:
+        """Run one session to its end, and resume it as often as necessary.
 
         Raises:
-            SessionRefusedError: the model's side refuses the credential.
+            SessionRefusedError: the model API refuses the credential.
             HarnessError: the session cannot be opened.
         """
-        self._purse.reread(self._repo, self._config)
-        resume, crashes = self.record.unfinished(stay.row.problem), 0
+        self._spend_tracker.reread(self._repo, self._config)
+        resume, crashes = self.record.unfinished(work_item.row.problem), 0
         while True:
-            end, submissions = self._once(stay, resume)
+            end, submissions = self._run_session(work_item, resume)
             crashes = 0 if submissions else crashes
-            stopped = api_backoff.look(self._workspace).stopped
+            stopped = api_backoff.read_backoff(self._workspace).stopped
             if end.reason == "refused" or (stopped and not self._stop.is_set()):
                 raise SessionRefusedError(
                     stopped or end.text,
                     where="ANTHROPIC_API_KEY",
-                    remedy="export a key that is good, then `harness start` goes on",
+                    remedy="export a valid key; then run `harness start` to continue",
                 )
             if end.reason == "crashed":
                 crashes += 1
                 if crashes >= _CRASHES:
                     self.record.forget()
-                    return End("failed", f"its process died {crashes} times: {end.text}")
+                    return End("failed", f"its process crashed {crashes} times: {end.text}")
             elif end.reason != "held":
                 if end.reason != "interrupted" or not self._stop.is_set():
                     self.record.forget()
                 return end
-            logger.warning("%s on %s: %s (%s); it goes on", self._name, stay.row.problem, end.reason, end.text)
-            if not self._wait_out(end):
-                return End("interrupted", "told to stop while the model was away")
+            logger.warning(
+                "%s on %s: %s (%s); the session will be resumed",
+                self._name,
+                work_item.row.problem,
+                end.reason,
+                end.text,
+            )
+            if not self._wait_for_api(end):
+                return End("interrupted", "stopped while the model was not available")
             resume = self.current.id if self.current is not None else None
 
-    def _wait_out(self, end: End) -> bool:
-        """Wait until the fleet may ask again; False when the worker is to stop or move meanwhile."""
-        left_s = api_backoff.look(self._workspace).wait_s()
-        self._heed(End(end.reason, f"waits {left_s:.0f} s: {end.text}"))
-        while not self._stop.is_set() and not self._moved():
+    def _wait_for_api(self, end: End) -> bool:
+        """Wait until requests are allowed again; return False if the worker must stop or leave its problem first."""
+        left_s = api_backoff.read_backoff(self._workspace).wait_s()
+        self._on_event(End(end.reason, f"waits {left_s:.0f} s: {end.text}"))
+        while not self._stop.is_set() and not self._is_reassigned():
             if left_s <= 0:
                 return True
-            self._stop.wait(min(_WAIT_S, left_s))
-            left_s = api_backoff.look(self._workspace).wait_s()
+            self._stop.wait(min(_POLL_S, left_s))
+            left_s = api_backoff.read_backoff(self._workspace).wait_s()
         return False
 
-    def _once(self, stay: Stay, resume: str | None) -> tuple[End, int]:
-        """Open the session, go through its events, close it; how it ended, and how much it submitted."""
-        before = self._purse.spent(session=resume) if resume else Spent()
+    def _run_session(self, work_item: WorkItem, resume: str | None) -> tuple[End, int]:
+        """Open a session, process its events and close it; return its end and its number of submissions."""
+        before = self._spend_tracker.spent(session=resume) if resume else Spent()
         with ExitStack() as stack:
-            meter = self._meter(stay, resume)
+            meter = self._meter(work_item, resume)
             stack.callback(meter.close)
-            desk = self._desk(stay, meter)
-            limits = worker_limits(self._config, meter, self._purse, before)
-            budget = RequestBudget(self._workspace, meter, self._purse, limits, self._config.agent.prices)
+            agent_tools = self._agent_tools(work_item, meter)
+            limits = worker_limits(self._config, meter, self._spend_tracker, before)
+            budget = RequestBudget(self._workspace, meter, self._spend_tracker, limits, self._config.agent.prices)
             stack.callback(budget.close)
             governor = Governor(
-                self._config, self._name, meter, self._purse, desk, before, lambda: _why_refused(budget)
+                self._config, self._name, meter, self._spend_tracker, agent_tools, before, lambda: _refusal_of(budget)
             )
-            view = self._view(stay) if self._kind != "tuner" else None
+            view = self._view(work_item) if self._kind != "tuner" else None
             if view is not None and (resume is None or not view.solution.is_dir()):
-                lay_out(stay.solution, view.solution)
+                replace_with_copy(work_item.solution, view.solution)
             if self._gateway is not None and view is not None and view.sockets is not None:
-                served = self._gateway.serve(view.sockets, meter, governor.out_of_budget, budget)
-                stack.callback(served.close)
-            connecting = stack.enter_context(self._turn_to_connect() if self._kind == "claude" else ExitStack())
-            self.current = KINDS[self._kind](self._brief(stay, desk, view, resume, before))
-            self.record.remember(stay.row.problem, self.current.id)
+                socket = self._gateway.serve(view.sockets, meter, governor.out_of_budget, budget)
+                stack.callback(socket.close)
+            connecting = stack.enter_context(self._connection_slot() if self._kind == "claude" else ExitStack())
+            self.current = KINDS[self._kind](self._brief(work_item, agent_tools, view, resume, before))
+            self.record.remember(work_item.row.problem, self.current.id)
             meter.add(Spent(), session=self.current.id, model=self.current.model)
             if view is not None:
-                stack.callback(self._take_in, stay)
-            events = stack.enter_context(closing(self.current.events()))  # ends before what it works on is taken away
-            end = self._watch(self.current, events, governor, meter, connecting)
-            return self._refused_end(budget, end), desk.submissions
+                stack.callback(self._save_solution, work_item)
+            events = stack.enter_context(closing(self.current.events()))  # closed before the files that it uses
+            end = self._process_events(self.current, events, governor, meter, connecting)
+            return self._end_with_refusal(budget, end), agent_tools.submissions
 
-    def _refused_end(self, budget: RequestBudget, end: End) -> End:
-        """Outcome of a session. A request refused for lack of money decides it, whatever the agent reports."""
+    def _end_with_refusal(self, budget: RequestBudget, end: End) -> End:
+        """Return a session's end; a request that was refused for lack of budget overrides the agent's own report."""
         if budget.refused is None or end.reason in {"refused", "interrupted"}:
             return end
         if not budget.refused.of_session:
-            self._refused = budget.refused.why
-        return End("budget", budget.refused.why)
+            self._request_refusal = budget.refused.reason
+        return End("budget", budget.refused.reason)
 
-    def _turn_to_connect(self) -> ExitStack:
-        """Held while a session connects: many at once take longer than one after the other."""
+    def _connection_slot(self) -> ExitStack:
+        """Acquire one of as many locks as there are CPUs: many sessions connect faster one after the other."""
         slots = max(1, len(os.sched_getaffinity(0)))
         until = time.monotonic() + _CONNECT_S
-        held = ExitStack()
+        slot_lock = ExitStack()
         while not self._stop.is_set() and time.monotonic() < until:
             for slot in range(slots):
-                with suppress(ConfigurationError):  # another session connects
+                with suppress(ConfigurationError):  # another session holds the lock
                     lock = self._workspace.state / "locks" / f"connect-{slot}"
-                    held.enter_context(file_lock(lock, owner=f"harness worker {self._name}"))
-                    return held
-            self._stop.wait(_WAIT_S / 5)
-        return held  # the slots stayed busy too long: connect without one
+                    slot_lock.enter_context(file_lock(lock, owner=f"harness worker {self._name}"))
+                    return slot_lock
+            self._stop.wait(_POLL_S / 5)
+        return slot_lock  # after the timeout, the session connects without a lock
 
-    def _watch(
+    def _process_events(
         self, session: AgentSession, events: Iterable[Event], governor: Governor, meter: Meter, connecting: ExitStack
     ) -> End:
         ended: End | None = None
-        usd, began = self.usd, time.monotonic()
+        usd_before, began = self.usd, time.monotonic()
         for event in events:
-            if meter.heard_at > began or not isinstance(event, Alive):
+            if meter.last_activity > began or not isinstance(event, Alive):
                 connecting.close()
             if isinstance(event, End):
                 return replace(ended, text=f"{ended.text}; {event.text}") if ended is not None else event
             if isinstance(event, Usage):
-                used = Spent(usd=event.usd, input_tokens=event.tokens, turns=event.turns, evaluations=event.evaluations)
-                meter.add(used)
+                meter.add(
+                    Spent(usd=event.usd, input_tokens=event.tokens, turns=event.turns, evaluations=event.evaluations)
+                )
                 self.evaluations += event.evaluations
-            self.usd = usd + meter.spent.usd
-            self._heed(event)
+            self.usd = usd_before + meter.spent.usd
+            self._on_event(event)
             if ended is None:
-                why, astray = governor.out_of_budget(), governor.astray(event)
-                ended = End("budget", why) if why else End("stale", astray) if astray else None
-            refused = api_backoff.look(self._workspace).stopped is not None
-            if ended is not None or refused:
+                limit, misbehaviour = governor.out_of_budget(), governor.misbehaviour(event)
+                ended = End("budget", limit) if limit else End("stale", misbehaviour) if misbehaviour else None
+            is_refused = api_backoff.read_backoff(self._workspace).stopped is not None
+            if ended is not None or is_refused:
                 session.interrupt(at_once=True)
-            elif self._stop.is_set() or self._moved():
+            elif self._stop.is_set() or self._is_reassigned():
                 session.interrupt()
-        return End("failed", "the session ended without saying why")
+        return End("failed", "the session ended without an `End` event")
 
-    def _prompt(self, stay: Stay, desk: Desk, before: Spent) -> str:
-        """The first message of a session; `before` is what earlier openings of it used."""
+    def _prompt(self, work_item: WorkItem, agent_tools: AgentTools, before: Spent) -> str:
+        """Return the first message of a session; `before` is the usage of its earlier openings."""
         agent = self._config.agent
         limits = {
             "session": (agent.per_session, before),
-            "worker": (agent.per_worker, self._purse.spent(self._name)),
-            "run": (agent.overall, self._purse.spent()),
+            "worker": (agent.per_worker, self._spend_tracker.spent(self._name)),
+            "run": (agent.overall, self._spend_tracker.spent()),
         }
         return prompting.assignment(
-            stay.problem,
-            stay.row,
+            work_item.problem,
+            work_item.row,
             target=self._target,
-            facts=stay.tools.facts() or KernelFacts(DeviceDescription(target=self._target)),
-            stands=attempts(stay.tools.history(), desk.lessons(), ""),
+            facts=work_item.tools.facts() or KernelFacts(DeviceDescription(target=self._target)),
+            attempts=attempts_text(work_item.tools.history(), agent_tools.lessons(), ""),
             remaining=prompt_tables.remaining(limits),
         )
 
@@ -274,19 +287,26 @@ class Sessions:
         programs = find_local_tools().programs
         return prompting.system(self._config, worker=self._name, target=self._target, programs=programs)
 
-    def _brief(self, stay: Stay, desk: Desk, view: confinement.View | None, resume: str | None, before: Spent) -> Brief:
-        agent, row = self._config.agent, stay.row
+    def _brief(
+        self,
+        work_item: WorkItem,
+        agent_tools: AgentTools,
+        view: confinement.View | None,
+        resume: str | None,
+        before: Spent,
+    ) -> Brief:
+        agent, row = self._config.agent, work_item.row
         return Brief(
             role="worker",
-            prompt=self._prompt(stay, desk, before) if view else row.wanted,
+            prompt=self._prompt(work_item, agent_tools, before) if view else row.wanted,
             system=self._system() if view else "",
-            directory=stay.worktree,
-            solution=stay.solution,
-            tools=stay.tools,
+            directory=work_item.worktree,
+            solution=work_item.solution,
+            tools=work_item.tools,
             budget=agent.per_session,
             seed=zlib.crc32(f"{self._config.run}/{self._name}/{row.problem}".encode()),
             resume=resume,
-            offered=desk.offered(),
+            offered=agent_tools.offered(),
             view=view,
             model=agent.model,
             effort=agent.effort,
@@ -294,18 +314,18 @@ class Sessions:
             roles=agent.roles,
             command=agent.command,
             values={"problem": row.problem, "target": self._target, "worker": self._name},
-            submitted=lambda: desk.submissions,
+            submitted=lambda: agent_tools.submissions,
         )
 
-    def _view(self, stay: Stay) -> confinement.View:
+    def _view(self, work_item: WorkItem) -> confinement.View:
         agent, reading, requests = self._config.agent, self.directory / "view", self.directory / "requests"
         requests.mkdir(parents=True, exist_ok=True)
         atomic_write(reading / COORDINATION_NAME, read_text(self._repo, self._config.coordination_branch))
-        self._show_others(stay)
+        self._show_others(work_item)
         return confinement.View(
-            problem=stay.row.problem,
-            directory=stay.worktree / problem_path(stay.row.problem),
-            solution=self._written,
+            problem=work_item.row.problem,
+            directory=work_item.worktree / problem_path(work_item.row.problem),
+            solution=self._writable_solution,
             target=self._target,
             reading=reading,
             docs=documentation.PACK,
@@ -317,71 +337,71 @@ class Sessions:
             environment=variables(agent) if self._kind == "command" else {},
         )
 
-    def _desk(self, stay: Stay, meter: Meter) -> Desk:
-        directory = stay.worktree / problem_path(stay.row.problem)
-        axes = prompt_tables.axes_in_words(stay.problem)
+    def _agent_tools(self, work_item: WorkItem, meter: Meter) -> AgentTools:
+        directory = work_item.worktree / problem_path(work_item.row.problem)
+        axes = prompt_tables.axes_in_words(work_item.problem)
 
         def hide(text: str) -> str:
-            return text.replace(str(directory), f"{confinement.TASK}/{problem_path(stay.row.problem)}")
+            return text.replace(str(directory), f"{confinement.TASK}/{problem_path(work_item.row.problem)}")
 
-        def spend(spent: Spent) -> None:
+        def add_spent(spent: Spent) -> None:
             meter.add(spent)
             self.evaluations += spent.evaluations
 
-        return Desk(
-            tools=stay.tools if self._kind == "tuner" else self._tools_of_agent(stay),
-            lessons=stay.tools.lessons,
+        return AgentTools(
+            tools=work_item.tools if self._kind == "tuner" else self._tools_of_agent(work_item),
+            lessons=work_item.tools.lessons,
             axes=axes,
             hide=hide,
-            profiled=lambda passed, workload: profile(self._target, passed, workload, axes, stay.tools.profile),
-            spend=spend,
+            profile=lambda passed, workload: profile(self._target, passed, workload, axes, work_item.tools.profile),
+            add_spent=add_spent,
         )
 
-    def _tools_of_agent(self, stay: Stay) -> Tools:
-        """Return the tools for an agent in a sandbox: its files are copied into the worktree before each use."""
-        tools = stay.tools
+    def _tools_of_agent(self, work_item: WorkItem) -> Tools:
+        """Return the tools for an agent in a sandbox, which copy its files into the worktree before each use."""
+        tools = work_item.tools
         run_check = tools.check
 
         def commit(message: str) -> Submitted:
-            take_in(self._written, stay.solution)
+            sync_solution(self._writable_solution, work_item.solution)
             return tools.commit(message)
 
         def check(show: ShownCode, function: str) -> CheckReply | None:
-            assert run_check is not None  # noqa: S101 - offered only where there is one
-            take_in(self._written, stay.solution)
+            assert run_check is not None  # noqa: S101 - the tool is offered only then
+            sync_solution(self._writable_solution, work_item.solution)
             return run_check(show, function)
 
         def outcome(submitted: Submitted) -> Entry | None:
             entry = tools.outcome(submitted)
-            self._show_others(stay)
+            self._show_others(work_item)
             return entry
 
         return replace(tools, commit=commit, outcome=outcome, check=check if run_check is not None else None)
 
-    def _show_others(self, stay: Stay) -> None:
-        """Write the current champion and the best solutions of other workers where the agent can read them."""
-        history, champion = stay.tools.history(), stay.tools.champion()
+    def _show_others(self, work_item: WorkItem) -> None:
+        """Write the present champion and the best solutions of other workers to a directory that the agent can read."""
+        history, champion = work_item.tools.history(), work_item.tools.champion()
         chosen = best_of_others(history, self._name, champion)
-        show_others(self.directory / "view", chosen, stay.tools.sources)
+        show_others(self.directory / "view", chosen, work_item.tools.sources)
 
     @property
-    def _written(self) -> Path:
-        """What an agent may write."""
+    def _writable_solution(self) -> Path:
+        """Return the directory that the agent may write."""
         return self.directory / "solution"
 
-    def _take_in(self, stay: Stay) -> None:
-        """Put what an agent left unsubmitted into its worktree, where it can be."""
+    def _save_solution(self, work_item: WorkItem) -> None:
+        """Copy the solution that an agent did not submit into its worktree, if it is valid."""
         try:
-            take_in(self._written, stay.solution)
+            sync_solution(self._writable_solution, work_item.solution)
         except HarnessError as error:
-            logger.warning("%s left what cannot be taken: %s", self._name, error)
+            logger.warning("%s left files that cannot be copied: %s", self._name, error)
 
-    def _meter(self, stay: Stay, resume: str | None) -> Meter:
+    def _meter(self, work_item: WorkItem, resume: str | None) -> Meter:
         account = Account(
             id=uuid.uuid4().hex,
             run=self._config.run,
             worker=self._name,
-            problem=stay.row.problem,
+            problem=work_item.row.problem,
             session=resume or "",
             agent=self._kind,
             began=present_time(),
@@ -390,5 +410,5 @@ class Sessions:
         return Meter(self._workspace, account, self._config.agent.prices)
 
 
-def _why_refused(budget: RequestBudget) -> str | None:
-    return budget.refused.why if budget.refused is not None else None
+def _refusal_of(budget: RequestBudget) -> str | None:
+    return budget.refused.reason if budget.refused is not None else None

@@ -1,7 +1,7 @@
-"""What an agent wrote, taken over into the worktree: plain files only, read without ever following a link.
+"""Copies an agent's solution into the worktree: plain files only, without following links.
 
-The directory that an agent may write is never the worktree's own, and is read here alone: whatever the agent does to
-it at the same instant, what git, the checks and the judge see is a copy that only the harness writes.
+The agent writes to a directory outside the worktree, and only this module reads that directory. Git, the checks and the
+judge therefore read a copy that only the harness writes, even if the agent changes its files at the same time.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from pathlib import Path
 
 from harness.errors import FormatError
 
-_LARGEST = 16 << 20
-_MOST = 1000
-_DEEPEST = 8
+_MAX_BYTES = 16 << 20
+_MAX_FILES = 1000
+_MAX_DEPTH = 8
 _IGNORED = {"__pycache__", ".pytest_cache", ".git"}
 
 
@@ -26,21 +26,25 @@ class _File:
     executable: bool
 
 
-def take_in(written: Path, destination: Path) -> None:
-    """Make the files of `destination`, a directory of the harness, those that an agent wrote.
+def sync_solution(source: Path, destination: Path) -> None:
+    """Make the files of `destination` equal to those that an agent wrote to `source`.
+
+    Args:
+        source: the directory that the agent may write.
+        destination: a directory that only the harness writes.
 
     Raises:
-        FormatError: it left a link or a special file, too many files or too large ones; nothing was changed.
+        FormatError: `source` has a link or a special file, too many or too large files; `destination` is unchanged.
     """
-    files = _read(written)
+    files = _read(source)
     destination.mkdir(parents=True, exist_ok=True)
-    for there in sorted(destination.rglob("*"), reverse=True):
-        name = there.relative_to(destination).as_posix()
-        if there.is_dir() and not there.is_symlink():
-            if not any(each.startswith(f"{name}/") for each in files):
-                shutil.rmtree(there)
+    for existing in sorted(destination.rglob("*"), reverse=True):
+        name = existing.relative_to(destination).as_posix()
+        if existing.is_dir() and not existing.is_symlink():
+            if not any(path.startswith(f"{name}/") for path in files):
+                shutil.rmtree(existing)
         elif name not in files:
-            there.unlink()
+            existing.unlink()
     for name, file in files.items():
         path = destination / name
         if not path.is_file() or path.read_bytes() != file.data:
@@ -51,12 +55,17 @@ def take_in(written: Path, destination: Path) -> None:
         path.chmod(0o755 if file.executable else 0o644)
 
 
-def lay_out(source: Path, written: Path) -> None:
-    """Give an agent the files to begin with. Called while no agent runs there."""
-    shutil.rmtree(written, ignore_errors=True)
-    written.mkdir(parents=True)
+def replace_with_copy(source: Path, destination: Path) -> None:
+    """Replace an agent's directory with a copy of a solution, before the agent starts.
+
+    Args:
+        source: the solution directory in the worktree; it may be missing.
+        destination: the directory that the agent may write. No agent uses it during the call.
+    """
+    shutil.rmtree(destination, ignore_errors=True)
+    destination.mkdir(parents=True)
     if source.is_dir():
-        take_in(source, written)
+        sync_solution(source, destination)
 
 
 def _read(directory: Path) -> dict[str, _File]:
@@ -74,25 +83,25 @@ def _walk(directory: int, prefix: str, files: dict[str, _File]) -> None:
         where = f"{prefix}{name}"
         if name in _IGNORED:
             continue
-        if len(files) >= _MOST:
-            raise FormatError(f"is one file too many: a solution has {_MOST} at most", where=where)
-        if where.count("/") > _DEEPEST:
-            raise FormatError(f"lies too deep: a solution has {_DEEPEST} levels of directories at most", where=where)
+        if len(files) >= _MAX_FILES:
+            raise FormatError(f"exceeds the limit of {_MAX_FILES} files in a solution", where=where)
+        if where.count("/") > _MAX_DEPTH:
+            raise FormatError(f"exceeds the limit of {_MAX_DEPTH} directory levels in a solution", where=where)
         try:
             kind = os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode
             if not (stat.S_ISDIR(kind) or stat.S_ISREG(kind)):
                 raise FormatError("is a link or a special file; a solution has plain files only", where=where)
-            # What is opened may be another thing than what was just looked at: hence the flags, and the second look.
+            # The agent may replace the file between `stat` and `open`: the flags and `fstat` below detect that.
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             handle = os.open(name, flags, dir_fd=directory)
         except OSError as error:
             raise FormatError(f"cannot be read: {error.strerror}", where=where) from error
         try:
-            found = os.fstat(handle)
-            if stat.S_ISDIR(found.st_mode):
+            opened = os.fstat(handle)
+            if stat.S_ISDIR(opened.st_mode):
                 _walk(handle, f"{where}/", files)
-            elif stat.S_ISREG(found.st_mode):
-                files[where] = _File(_content(handle, where, files), bool(found.st_mode & stat.S_IXUSR))
+            elif stat.S_ISREG(opened.st_mode):
+                files[where] = _File(_content(handle, where, files), bool(opened.st_mode & stat.S_IXUSR))
             else:
                 raise FormatError("is a special file; a solution has plain files only", where=where)
         finally:
@@ -100,9 +109,9 @@ def _walk(directory: int, prefix: str, files: dict[str, _File]) -> None:
 
 
 def _content(handle: int, where: str, files: dict[str, _File]) -> bytes:
-    left = _LARGEST - sum(len(file.data) for file in files.values())
+    remaining_bytes = _MAX_BYTES - sum(len(file.data) for file in files.values())
     with os.fdopen(os.dup(handle), "rb") as file:
-        data = file.read(left + 1)
-    if len(data) > left:
-        raise FormatError(f"makes the solution larger than {_LARGEST >> 20} MiB", where=where)
+        data = file.read(remaining_bytes + 1)
+    if len(data) > remaining_bytes:
+        raise FormatError(f"makes the solution larger than {_MAX_BYTES >> 20} MiB", where=where)
     return data

@@ -1,10 +1,10 @@
-"""Transcripts of sessions: what an agent was told, said, and asked its tools for, in the order in which it happened.
+"""Transcripts of sessions: prompts, messages, uses of tools and their answers, in chronological order.
 
 | kind | files below `<git common dir>/harness/agents/<worker>/` | written by |
 | --- | --- | --- |
-| claude | `home/.claude/projects/*/<session>.jsonl`: a JSON object a line | the CLI, inside its sandbox |
-| command | `transcripts/<session>.log`: what the program printed | the harness |
-| command | `transcripts/<session>.jsonl`: a `ToolRecord` a line | the harness |
+| claude | `home/.claude/projects/*/<session>.jsonl`: one JSON object per line | the CLI, inside its sandbox |
+| command | `transcripts/<session>.log`: the output of the program | the harness |
+| command | `transcripts/<session>.jsonl`: one `ToolRecord` per line | the harness |
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from harness.model.config import Price
 from harness.workspace.directories import Workspace
 
 KEPT_S = 30 * 24 * 3600.0
-"""Transcripts of commands are deleted after so long, like those of claude (its `cleanupPeriodDays`)."""
+"""Age at which transcripts of commands are deleted; the same as for claude (its `cleanupPeriodDays`)."""
 _LONGEST_LOG = 32 << 20
 
 ItemKind = Literal["prompt", "text", "thinking", "tool", "result", "output"]
@@ -35,12 +35,12 @@ ItemKind = Literal["prompt", "text", "thinking", "tool", "result", "output"]
 
 @dataclass(frozen=True)
 class Item:
-    """One thing that happened in a session."""
+    """One event of a session."""
 
     kind: ItemKind
     text: str
     at: str = ""
-    """Empty for what a program prints: only its tools' times are known."""
+    """ISO time; empty for a program's output, for which only the times of tool uses are recorded."""
     failed: bool = False
     usd: float | None = None
     """Cost of the model's answer, on its first item only."""
@@ -54,7 +54,7 @@ class ToolRecord(BaseModel):
     format: Literal[1] = 1
     at: str
     log_bytes: int
-    """Length of the session's log when the tool was asked for: puts both in one order."""
+    """Length of the session's log when the tool was called, which orders tool uses and output."""
     tool: str
     arguments: dict[str, object]
     answer: str
@@ -62,17 +62,32 @@ class ToolRecord(BaseModel):
 
 
 def agent_directory(workspace: Workspace, worker: str) -> Path:
-    """Return the directory with a worker's transcripts and its agents' home."""
+    """Return the directory with a worker's transcripts and its agents' home.
+
+    Args:
+        workspace: the workspace.
+        worker: name of the worker.
+    """
     return workspace.state / "agents" / worker
 
 
 def command_log(directory: Path, session: str) -> Path:
-    """Return the file with what a command's session printed."""
+    """Return the file with the output of a command's session.
+
+    Args:
+        directory: the result of `agent_directory`.
+        session: id of the session.
+    """
     return directory / "transcripts" / f"{session}.log"
 
 
 def tool_records(directory: Path, session: str) -> Path:
-    """Return the file with the tools that a command's session used."""
+    """Return the file with the tool uses of a command's session.
+
+    Args:
+        directory: the result of `agent_directory`.
+        session: id of the session.
+    """
     return command_log(directory, session).with_suffix(".jsonl")
 
 
@@ -86,7 +101,12 @@ def prune_transcripts(directory: Path) -> None:
 
 
 def transcript_files(workspace: Workspace, account: Account) -> list[Path]:
-    """Return the files with the transcript of an account's session; none for a tuner, or when they were deleted."""
+    """Return the transcript files of an account's session; [] for a tuner, or if they were deleted.
+
+    Args:
+        workspace: the workspace.
+        account: names worker, session and kind.
+    """
     directory = agent_directory(workspace, account.worker)
     if account.agent == "claude":
         transcripts = sorted((directory / "home" / ".claude" / "projects").glob("*/*.jsonl"))
@@ -98,12 +118,12 @@ def transcript_files(workspace: Workspace, account: Account) -> list[Path]:
 
 
 def read_transcript(workspace: Workspace, account: Account, prices: Mapping[str, Price]) -> list[Item]:
-    """Return what happened in an account's session, over all of its openings; [] where there is no transcript.
+    """Return the events of an account's session, over all of its openings; [] without a transcript.
 
     Args:
-        workspace: whose agents.
+        workspace: the workspace.
         account: names worker, session and kind.
-        prices: the run's own prices.
+        prices: model name pattern -> price, from harness.yaml.
     """
     files = transcript_files(workspace, account)
     if account.agent == "claude":
@@ -113,7 +133,7 @@ def read_transcript(workspace: Workspace, account: Account, prices: Mapping[str,
 
 
 def _lines(file: Path) -> Iterator[Any]:
-    """The values of a JSON-lines file. Lines that are none are left out: an agent can write into its home."""
+    """Yield the values of a JSON-lines file; malformed lines are skipped, because an agent can write into its home."""
     with file.open("rb") as lines:
         while line := lines.readline(RECORD_BYTES):
             with suppress(FormatError):
@@ -146,8 +166,8 @@ def _item_of_block(block: object, at: str, cost: float | None, *, of_user: bool)
     if kind == "thinking":
         return Item("thinking", str(block.get("thinking", "")), at, usd=cost)
     if kind == "tool_use":
-        given = block.get("input")
-        arguments = given if isinstance(given, dict) else {}
+        tool_input = block.get("input")
+        arguments = tool_input if isinstance(tool_input, dict) else {}
         return Item("tool", _call(str(block.get("name")).removeprefix("mcp__harness__"), arguments), at, usd=cost)
     if kind == "tool_result":
         return Item("result", _text(block.get("content")), at, failed=block.get("is_error") is True)
@@ -161,7 +181,7 @@ def _text(content: object) -> str:
 
 
 def _call(tool: str, arguments: Mapping[str, object]) -> str:
-    """A use of a tool as text: short arguments on its line, those of several lines below it."""
+    """Return a tool use as text: arguments of one line follow the name, longer ones are below it."""
     words, below = [tool], []
     for name, value in arguments.items():
         text = value if isinstance(value, str) else json.dumps(value)
@@ -195,7 +215,7 @@ def _command_items(directory: Path, session: str) -> Iterator[Item]:
     for line in _lines(records) if records.is_file() else ():
         try:
             record = ToolRecord.model_validate(line)
-        except ValidationError:  # of another version of the harness
+        except ValidationError:  # another version of the harness wrote the record
             continue
         yield from _output(printed[begin : record.log_bytes])
         begin = max(begin, record.log_bytes)

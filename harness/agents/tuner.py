@@ -1,7 +1,7 @@
-"""A worker without a model: searches the values that a solution declares in `tune:`, with Optuna.
+"""Sessions without a model: a search over the values that a solution declares in `tune:`, with Optuna.
 
-Each trial is a candidate like any other: written into the worktree, committed, judged. What anyone found out about
-the same space before counts as a trial of the search, and no tree is tried twice.
+Each trial is an ordinary candidate: it is written into the worktree, committed and judged. Earlier evaluations of the
+same space by any worker count as trials of the search, and no tree is tried twice.
 """
 
 from __future__ import annotations
@@ -27,39 +27,39 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
 PATIENCE = 20
-"""Trials without gain after which the tuner gives up."""
+"""Number of trials without a gain that ends the search."""
 GAIN = 1.01
-"""A gain is at least so many times the best before: less is within the noise of one evaluation on a CPU."""
-_STARTUP = 6
-"""Random trials before Optuna's model of the space is worth asking."""
-_ASKS = 12
-"""Answers of the model that are known already before a random unknown combination is taken instead."""
+"""Least ratio of a gain to the best speed-up before: less is within the noise of one evaluation on a CPU."""
+_STARTUP_TRIALS = 6
+"""Random trials before Optuna's model of the space is used."""
+_MAX_SUGGESTIONS = 12
+"""Suggestions of Optuna that were tried already, after which a random untried combination is used."""
 
 
 class Search:
-    """The state of one search: Optuna's study, and which trees are known.
+    """The state of one search: Optuna's study and the trees with a result.
 
     Args:
-        space: what may vary.
-        seed: two searches of one space with different seeds go different ways.
+        space: the search space.
+        seed: searches of one space with different seeds try different combinations.
     """
 
     def __init__(self, space: Space, seed: int) -> None:
         self.space = space
         self.best: float | None = None
-        self._draws = random.Random(seed)  # noqa: S311 - a search, not a secret
+        self._random = random.Random(seed)  # noqa: S311 - a search, not a secret
         self._by_tree = space.by_tree()
-        self._learned: set[str] = set()
+        self._trees_with_result: set[str] = set()
         self._study = _study(seed)
         self._distributions = _distributions(space)
 
     def learn(self, attempts: tuple[TriedCandidate, ...]) -> bool:
-        """Take in what others found; True when one of them is a gain."""
+        """Add the results of attempts by any worker to the study; return True if one of them is a gain."""
         gain = False
         for attempt in attempts:
-            if attempt.verdict is None or attempt.tree in self._learned:
+            if attempt.verdict is None or attempt.tree in self._trees_with_result:
                 continue
-            self._learned.add(attempt.tree)
+            self._trees_with_result.add(attempt.tree)
             params = self._by_tree.get(attempt.tree)
             if params is not None:
                 self._add(params, attempt.speedup if attempt.verdict is Verdict.PASSED else None)
@@ -67,25 +67,34 @@ class Search:
         return gain
 
     def next(self, tried: set[str]) -> tuple[Params, Trial | None] | None:
-        """Values whose tree is not among `tried`, and the study's trial for them; None when none is left."""
+        """Return the next values to try and the study's trial for them; None if all combinations were tried.
+
+        The trial is None for a solution without values to tune.
+        """
         if not self._distributions:
             return None if self.space.tree({}) in tried else ({}, None)
         if self.space.tree(self.space.start) not in tried:
             return self._enqueued(self.space.start)
-        for _ in range(_ASKS):
+        for _ in range(_MAX_SUGGESTIONS):
             trial = self._study.ask(self._distributions)
             params: Params = dict(trial.params)
             if self.space.tree(params) not in tried:
                 return params, trial
             self._fail(trial)
-        drawn = self.space.draw(tried, self._draws)
+        drawn = self.space.draw(tried, self._random)
         return None if drawn is None else self._enqueued(drawn)
 
-    def tell(self, tree: str, trial: Trial | None, speedup: float | None) -> bool:
-        """The outcome of a trial; `speedup` is None when it did not pass. True when it is a gain."""
+    def record(self, tree: str, trial: Trial | None, speedup: float | None) -> bool:
+        """Record the result of a trial; return True if it is a gain.
+
+        Args:
+            tree: tree id of the candidate.
+            trial: the trial that `next` returned.
+            speedup: over the baseline; None if the candidate did not pass.
+        """
         from optuna.trial import TrialState  # noqa: PLC0415 - Optuna is loaded with the first search
 
-        self._learned.add(tree)
+        self._trees_with_result.add(tree)
         if trial is not None and speedup is not None:
             self._study.tell(trial, speedup)
         elif trial is not None:
@@ -123,7 +132,7 @@ class Search:
 
 
 class TunerSession:
-    """An `AgentSession` that searches."""
+    """An `AgentSession` that runs a search."""
 
     model = "optuna-tpe"
 
@@ -133,21 +142,25 @@ class TunerSession:
         self._interrupted = threading.Event()
 
     def interrupt(self, *, at_once: bool = False) -> None:
-        """End before the next trial: none takes long but for the judge's part, which cannot be hurried."""
+        """End the session before the next trial.
+
+        Args:
+            at_once: ignored: a trial's time is that of its evaluation, which cannot be interrupted.
+        """
         del at_once
         self._interrupted.set()
 
     def events(self) -> Generator[Event, None, None]:
-        """One trial after the other, until the space or the patience is exhausted."""
+        """Run trials until all combinations were tried or there was no gain for `PATIENCE` trials."""
         tools = self._brief.tools
         with working():
             search = Search(read_space(self._brief.solution), self._brief.seed)
         space = search.space
-        yield Text(f"{space.size} combinations of {', '.join(space.values) or 'nothing: the solution as it is'}")
+        yield Text(f"{space.size} combinations of {', '.join(space.values) or 'no values: the solution as committed'}")
         search.learn(tools.history())
         since_gain = trials = 0
         while True:
-            end = self._why_end(since_gain, trials)
+            end = self._end_reached(since_gain, trials)
             if end:
                 yield end
                 return
@@ -165,49 +178,49 @@ class TunerSession:
             yield ToolUse("submit", summary)
             entry = tools.outcome(submitted)
             if entry is None:
-                yield End("interrupted", "told to stop while a trial was being judged")
+                yield End("interrupted", "stopped during the evaluation of a trial")
                 return
             trials += 1
             speedup = entry.summary.speedup if entry.verdict is Verdict.PASSED and entry.summary else None
-            since_gain = 0 if search.tell(submitted.tree, trial, speedup) else since_gain + 1
+            since_gain = 0 if search.record(submitted.tree, trial, speedup) else since_gain + 1
             yield Usage(evaluations=1)
-            yield Text(f"{summary}: {_said(entry, speedup)}")
+            yield Text(f"{summary}: {_result(entry, speedup)}")
 
     def _commit(self, space: Space, params: Params, summary: str) -> Submitted:
         atomic_write(self._brief.solution / SOLUTION_NAME, space.rendered(params))
         return self._brief.tools.commit(f"Try {summary}")
 
-    def _why_end(self, since_gain: int, trials: int) -> End | None:
+    def _end_reached(self, since_gain: int, trials: int) -> End | None:
         if self._interrupted.is_set():
-            return End("interrupted", "told to stop between two trials")
+            return End("interrupted", "stopped between two trials")
         if since_gain >= PATIENCE:
-            self._brief.tools.note(f"no gain in {since_gain} trials of the tuned values", None, None)
+            self._brief.tools.note(f"no gain in {since_gain} trials of the values in `tune`", None, None)
             return End("stale", f"no gain in {since_gain} trials")
         limit = self._brief.budget.evaluations
         if limit is not None and trials >= limit:
-            return End("budget", f"{limit} evaluations made")
+            return End("budget", f"the limit of {limit} evaluations is reached")
         return None
 
     def _exhausted(self, search: Search) -> End:
         best = "none passed" if search.best is None else f"best speed-up {search.best:.3f}"
         self._brief.tools.note(
-            f"all {search.space.size} combinations of the tuned values are known: {best}", None, None
+            f"all {search.space.size} combinations of the values in `tune` were tried: {best}", None, None
         )
-        return End("exhausted", f"all {search.space.size} combinations are known or under way; {best}")
+        return End("exhausted", f"all {search.space.size} combinations were tried or are in progress; {best}")
 
 
-def _said(entry: Entry, speedup: float | None) -> str:
+def _result(entry: Entry, speedup: float | None) -> str:
     return f"speed-up {speedup:.3f}" if speedup is not None else f"{entry.verdict}: {entry.reason}"
 
 
 def _study(seed: int) -> Study:
-    import optuna  # noqa: PLC0415 - a quarter of a second, and only a tuner needs it
+    import optuna  # noqa: PLC0415 - the import takes a quarter of a second, and only a tuner uses it
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     with warnings.catch_warnings():
-        # Optuna marks the joint sampling of several values as experimental; it is what makes TPE see interactions.
+        # Optuna marks the joint sampling of several values as experimental. TPE needs it to model interactions.
         warnings.simplefilter("ignore", category=optuna.exceptions.ExperimentalWarning)
-        sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=_STARTUP, multivariate=True)
+        sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=_STARTUP_TRIALS, multivariate=True)
     return optuna.create_study(direction="maximize", sampler=sampler)
 
 

@@ -1,4 +1,4 @@
-"""What a solution's `tune:` spans: every combination of values, each with the git tree it makes."""
+"""The search space of a solution's `tune:`: all combinations of values, and the git tree of each."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from harness.git.tree_ids import tree_files, tree_id
 from harness.model.solution import ParamValue
 
 _ENUMERABLE = 4096
-"""Spaces up to this size are enumerated, so that all their trees are known; larger ones are sampled."""
-_DRAWS = 2000
-"""Random draws from a large space before it counts as exhausted."""
+"""Largest number of combinations that are enumerated with their trees; larger spaces are sampled."""
+_MAX_DRAWS = 2000
+"""Random draws from a large space after which it counts as exhausted."""
 
 Params = dict[str, ParamValue]
 
@@ -25,46 +25,51 @@ class Space:
     """The search space of one solution."""
 
     text: str
-    """solution.yaml as it was found."""
+    """solution.yaml at the start of the search."""
     spots: Mapping[str, tuple[int, int]]
-    """Where in it the values of its params stand."""
+    """Parameter -> begin and end of its value in `text`."""
     values: Mapping[str, tuple[ParamValue, ...]]
     start: Params
-    """The values as committed."""
+    """The committed values."""
     tree_of_text: Callable[[str], str]
-    """solution.yaml -> tree id of the directory with it."""
+    """Return the tree id of the directory with this text of solution.yaml."""
 
     @property
     def size(self) -> int:
-        """How many combinations there are."""
+        """Return the number of combinations."""
         return math.prod(len(values) for values in self.values.values())
 
     def rendered(self, params: Params) -> str:
-        """solution.yaml with these values. Equal values give equal bytes, wherever the search began."""
+        """Return solution.yaml with these values. Equal values give equal bytes, for any start of the search."""
         return with_params(self.text, params, self.spots)
 
     def tree(self, params: Params) -> str:
-        """The git tree id of the solution directory with these values."""
+        """Return the git tree id of the solution directory with these values."""
         return self.tree_of_text(self.rendered(params))
 
     def combinations(self) -> Iterator[Params]:
-        """Every combination, in a fixed order."""
+        """Yield all combinations in a fixed order."""
         for number in range(self.size):
             yield self._combination(number)
 
     def by_tree(self) -> dict[str, Params]:
-        """Tree -> values for each combination of a space that is small enough to enumerate; {} for a larger one."""
+        """Return tree id -> values of all combinations; {} for a space of more than 4,096 combinations."""
         if self.size > _ENUMERABLE:
             return {}
         return {self.tree(params): params for params in self.combinations()}
 
-    def draw(self, tried: Collection[str], draws: random.Random) -> Params | None:
-        """A random combination whose tree is not among `tried`; None when there is none left."""
+    def draw(self, tried: Collection[str], generator: random.Random) -> Params | None:
+        """Return a random combination that was not tried; None if none is found.
+
+        Args:
+            tried: tree ids.
+            generator: source of the random numbers.
+        """
         if self.size <= _ENUMERABLE:
             numbers = list(range(self.size))
-            draws.shuffle(numbers)
+            generator.shuffle(numbers)
         else:
-            numbers = [draws.randrange(self.size) for _ in range(_DRAWS)]
+            numbers = [generator.randrange(self.size) for _ in range(_MAX_DRAWS)]
         for number in numbers:
             params = self._combination(number)
             if self.tree(params) not in tried:
@@ -74,16 +79,16 @@ class Space:
     def _combination(self, number: int) -> Params:
         params: Params = {}
         for name, values in self.values.items():
-            number, place = divmod(number, len(values))
-            params[name] = values[place]
+            number, index = divmod(number, len(values))
+            params[name] = values[index]
         return params
 
 
 def read_space(directory: Path) -> Space:
-    """The search space of the solution in a directory.
+    """Return the search space of the solution in a directory.
 
     Raises:
-        FormatError: it is no valid solution.
+        FormatError: the solution is not valid.
     """
     spec = load_solution(directory).spec
     files = tree_files(directory)

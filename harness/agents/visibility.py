@@ -1,4 +1,4 @@
-"""Check that the agents' sandbox shows the program that a session would start."""
+"""The check that the agents' sandbox shows the program of a session."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def check_program(config: Config, kind: AgentKind, root: Path | None) -> str | N
     """Check that a session's program is visible inside the agents' sandbox.
 
     Args:
-        config: names the command of kind `command`, and what it is shown.
-        kind: of the sessions.
-        root: the workspace; None outside one.
+        config: sets the command of kind `command` and its additional mounts.
+        kind: kind of the agents.
+        root: the workspace; None outside of one.
 
     Returns:
-        The program; None for a kind that starts none, or where the program is part of what a session is given.
+        The program; None for a kind without a program, or for a program below `/task`.
 
     Raises:
         ConfigurationError: the sandbox does not show the program, or a file that its command line names.
@@ -52,19 +52,19 @@ def check_program(config: Config, kind: AgentKind, root: Path | None) -> str | N
     files = [word for word in words[1:] if word.startswith("/") and Path(word).exists()]
     hidden = _hidden([words[0], *files], bound_paths(config.agent, root) if kind == "command" else ())
     if hidden is not None:
-        raise _invisible(hidden)
+        raise _not_visible(hidden)
     return words[0]
 
 
 def _claude_cli() -> str:
-    """The CLI that the SDK brings, or the one that replaces it; the SDK takes seconds to import, so it is not."""
+    """Return the CLI in HARNESS_CLAUDE_CLI, or the SDK's; the SDK is not imported, because that takes seconds."""
     spec = find_spec("claude_agent_sdk")
     bundled = Path(spec.origin).parent / "_bundled" / "claude" if spec is not None and spec.origin else "claude"
     return os.environ.get("HARNESS_CLAUDE_CLI") or str(bundled)
 
 
 def _words(template: str) -> list[str]:
-    """The program of a command line and the words after it; the shell's own words before the program are left out."""
+    """Return the program of a command line and its arguments, without assignments and shell words before it."""
     command = template.format(**{name: f"{TASK}/{name}" for name in PLACEHOLDERS})
     lexer = shlex.shlex(command, posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
@@ -80,7 +80,7 @@ def _words(template: str) -> list[str]:
 
 
 def _hidden(words: Sequence[str], binds: tuple[Path, ...]) -> str | None:
-    """The first of a program and files that a sandbox with these binds does not show; None when it shows all."""
+    """Return the first of a program and files that the sandbox does not show; None if it shows all of them."""
     with tempfile.TemporaryDirectory(prefix="kernel-harness-agent-") as scratch:
         command = command_line(empty_view(Path(scratch), binds=binds), ["/bin/sh", "-c", _LOOK, "sh", *words], {})
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TRY_S, check=False)
@@ -94,7 +94,7 @@ def _hidden(words: Sequence[str], binds: tuple[Path, ...]) -> str | None:
     return None
 
 
-def _invisible(word: str) -> ConfigurationError:
+def _not_visible(word: str) -> ConfigurationError:
     if shutil.which(word) is None and not Path(word).exists():
         return ConfigurationError(
             f"there is no program `{word}`", where="agent.command", remedy="install it, or name it by its path"

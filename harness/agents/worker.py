@@ -1,7 +1,7 @@
-"""One worker: does what its row in COORDINATION.md says, one session after the other, until it is told to stop.
+"""The loop of one worker: run sessions on the problem that COORDINATION.md assigns, until the worker must stop.
 
-The row is read from the coordination branch whenever that branch moves. A worker that is moved leaves at the next
-boundary of its session, with its work committed on its own branch, and may find it there again later.
+The worker reads its row again whenever the coordination branch moves. A worker that is assigned to another problem ends
+its session before the next turn; its work is committed on its own branch, so that it can continue there later.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from harness.agents.kernel_facts import KernelFacts, read_facts
 from harness.agents.kinds import kind_of
 from harness.agents.reference_solution import write_reference_solution
 from harness.agents.session import End, Event, Retry, Submitted, Text, Tools, ToolUse
-from harness.agents.session_runner import SessionRefusedError, Sessions, Stay
+from harness.agents.session_runner import SessionRefusedError, Sessions, WorkItem
 from harness.errors import HarnessError
 from harness.failpoints import failpoint
 from harness.formats.problems import load_problem
@@ -48,27 +48,34 @@ from harness.workspace.profile_orders import ProfileOrder, new_order_id, order_p
 from harness.workspace.status import is_alive, read_daemon_status, write_status
 
 _IDLE_S = 5.0
-"""A worker without work looks at the table again after so long, should it have missed a change."""
+"""Interval at which an idle worker reads the table again, in case it has missed a change."""
 _OUTCOME_S = 6 * 3600.0
-"""A queue as long as this is a daemon that does not work."""
+"""Timeout of the wait for a verdict. After it, the worker assumes that the daemon is down."""
 _TURN_S = 120.0
 _PROFILE_S = 300.0
-"""A profile is made when no candidate waits to be judged."""
-_WORKTREES_KEPT = 4
-"""Worktrees of one worker: those of its last problems. 200 workers on 235 problems would make 47,000."""
+"""Timeout of the wait for a profile, which the judge makes only when no candidate waits."""
+_MAX_WORKTREES = 4
+"""A worker keeps the worktrees of its last problems only: 200 workers on 235 problems would make 47,000."""
 _BASELINE_S = 240.0
 """Upper bound on the wait for baseline times before a first session; its prompt shows them."""
 _CHECK_S = 300.0
-"""Upper bound on the wait for a check: the judge may not be ready, or may be measuring a baseline."""
+"""Upper bound on the wait for a check: the judge may still be starting or measuring a baseline."""
 
 logger = logging.getLogger(__name__)
 
 
 def run_worker(workspace: Workspace, config: Config, name: str, stop: threading.Event, *, target: str) -> None:
-    """Work as `name` until `stop` is set.
+    """Run the worker's loop until `stop` is set.
+
+    Args:
+        workspace: the workspace.
+        config: names the run; sets agent, model and limits.
+        name: name of the worker.
+        stop: ends the loop when set.
+        target: such as `cpu` or `h200`.
 
     Raises:
-        ConfigurationError: another process works under this name, or the agent's kind is not available.
+        ConfigurationError: another process runs this worker, or the agent's kind is not available.
     """
     kind = kind_of(config, root=workspace.root)
     with (
@@ -87,22 +94,22 @@ class _Worker:
     target: str
     stop: threading.Event
     finished: dict[str, FinishReason] = field(default_factory=dict)
-    """Problems with nothing left for this worker, and why."""
+    """Problem -> the reason why this worker has finished it."""
     last_message: str = ""
-    """The last sentence of the agent, or why the last session ended."""
+    """The last message of the agent, or the reason why the last session ended."""
     sessions_completed: int = 0
     sessions_failed: int = 0
     last_failure: str | None = None
     _row: Assignment | None = None
     _tip: str = ""
     _resting: str | None = None
-    """A problem just finished: nothing is done on it until the row has named another, or none."""
-    _finished_at: dict[str, str | None] = field(default_factory=dict)
+    """The problem that was just finished. The worker ignores it until its row has named another problem, or none."""
+    _finished_trees: dict[str, str | None] = field(default_factory=dict)
     """Problem -> tree of the solution on the coordination branch when the worker finished it."""
-    _at: str = ""
-    """The problem it is on."""
-    _recent: list[str] = field(default_factory=list)
-    """The problems it was on, the last one first: as many as have worktrees."""
+    _present_problem: str = ""
+    """The problem of the last session."""
+    _recent_problems: list[str] = field(default_factory=list)
+    """The problems with worktrees, the last one first."""
 
     def __post_init__(self) -> None:
         self.repo = Repo(self.workspace)
@@ -114,8 +121,8 @@ class _Worker:
             self.name,
             self.kind,
             self.target,
-            heed=self.heed,
-            moved=self.moved,
+            on_event=self.handle_event,
+            is_reassigned=self.is_reassigned,
             stop=self.stop,
         )
 
@@ -123,42 +130,42 @@ class _Worker:
         self.write_status("idle")
         with self.sessions:
             while not self.stop.is_set():
-                spent_out = self.sessions.spent_out()
+                reached_limit = self.sessions.reached_limit()
                 row = self.row()
-                if spent_out is None and row is not None and self.may_work(row):
+                if reached_limit is None and row is not None and self.may_work(row):
                     self.finished.pop(row.problem, None)
                     self.work(row)
                     continue
-                self.last_message = spent_out or self.last_message
-                self.write_status("spent" if spent_out else "idle")
+                self.last_message = reached_limit or self.last_message
+                self.write_status("spent" if reached_limit else "idle")
                 changes.wait(_IDLE_S, stop=self.stop)
         self.write_status("stopped")
 
-    def moved(self) -> bool:
-        """Whether the row in force is another than the one being worked on."""
-        now = self.row()
-        return now is None or now.problem != self._at
+    def is_reassigned(self) -> bool:
+        """Return True if the present row names another problem than the present session's."""
+        row = self.row()
+        return row is None or row.problem != self._present_problem
 
     def row(self) -> Assignment | None:
-        """The row in force; the last good one while the table is broken."""
+        """Return the worker's present row; the last valid one while the table is malformed."""
         tip = self.repo.tip(self.config.coordination_branch)
         if tip != self._tip:
             self._tip = tip
             try:
                 rows = read_assignments(self.repo, self.config.coordination_branch)
             except HarnessError as error:
-                logger.warning("the table cannot be read, the last row stays in force: %s", error)
+                logger.warning("the table cannot be read, the last valid row is used: %s", error)
                 return self._row
             paused = {row.problem for row in rows if row.state == "paused"}
-            mine = [row for row in rows if row.worker == self.name and row.state != "paused"]
-            self._row = next((row for row in mine if row.problem not in paused), None)
+            active_rows = (row for row in rows if row.worker == self.name and row.state != "paused")
+            self._row = next((row for row in active_rows if row.problem not in paused), None)
         return self._row
 
     def may_work(self, row: Assignment) -> bool:
         if self._resting != row.problem:
             self._resting = None
-        if row.problem in self._finished_at and self.committed(row.problem) != self._finished_at[row.problem]:
-            self._resting = None  # people have put another solution there: there is something to do again
+        if row.problem in self._finished_trees and self.committed(row.problem) != self._finished_trees[row.problem]:
+            self._resting = None  # a person has committed another solution, which this worker may improve
         return self._resting is None
 
     def committed(self, problem: str) -> str | None:
@@ -166,7 +173,7 @@ class _Worker:
         return self.repo.tree_of(tip, solution_path(problem, self.target))
 
     def work(self, row: Assignment) -> None:
-        """One session on one problem."""
+        """Run one session on a problem."""
         self.last_message = ""
         self.write_status("starting", row.problem)
         logger.info("%s starts on %s: %s", self.name, row.problem, row.wanted)
@@ -180,15 +187,15 @@ class _Worker:
         except HarnessError as error:
             logger.exception("%s cannot work on %s", self.name, row.problem)
             end = End("failed", str(error).splitlines()[0])
-            self.note(row.problem, "", f"could not go on: {end.text}")
+            self.note(row.problem, "", f"the session failed: {end.text}")
         logger.info("%s leaves %s: %s %s", self.name, row.problem, end.reason, end.text)
         self.last_message = end.text
         self.count(row.problem, end)
         if end.reason == "interrupted" or (end.reason == "budget" and gained):
-            return  # a session that used its budget up and gained is worth another
+            return  # a session that gained before it reached its budget is followed by another one
         self.finished[row.problem] = "exhausted" if end.reason in ("exhausted", "failed") else "stale"
         self._resting = row.problem
-        self._finished_at[row.problem] = self.committed(row.problem)
+        self._finished_trees[row.problem] = self.committed(row.problem)
 
     def count(self, problem: str, end: End) -> None:
         """Count a session that ended: `harness start` fails when every session of every worker failed."""
@@ -199,11 +206,11 @@ class _Worker:
             self.sessions_completed += 1
 
     def best(self, problem: str) -> float:
-        """The best speed-up of this worker's own candidates on the problem it is on; 0 before the first."""
-        if self._at != problem:
+        """Return the best speed-up of this worker's own candidates for its present problem; 0 before the first."""
+        if self._present_problem != problem:
             return 0.0
-        mine = (each.speedup or 0.0 for each in self.tried.candidates() if each.worker == self.name)
-        return max(mine, default=0.0)
+        own = (candidate for candidate in self.tried.candidates() if candidate.worker == self.name)
+        return max((candidate.speedup or 0.0 for candidate in own), default=0.0)
 
     def session(self, row: Assignment) -> End:
         branch = agent_branch(self.config.run, self.name, row.problem)
@@ -216,7 +223,7 @@ class _Worker:
         data_root = data_root_of(self.workspace, self.config)
         problem = load_problem(worktree / problem_path(row.problem), key=row.problem, data_root=data_root)
         self.tried.begin(row.problem, problem.directory)
-        self._at = row.problem
+        self._present_problem = row.problem
         if not self.sessions.record.unfinished(row.problem) and not self.tried.place_champion(directory):
             nearest = copy_from_another_gpu(problem.directory, self.target)
             if nearest:
@@ -224,25 +231,27 @@ class _Worker:
             elif self.kind == "tuner" and write_reference_solution(directory, problem, self.target):
                 logger.info("%s begins on %s with variants of its reference", self.name, row.problem)
         failpoint("worktree.after_champion")
-        end = self.sessions.work(Stay(row, problem, worktree, directory, self.tools(problem, worktree)))
+        end = self.sessions.work(WorkItem(row, problem, worktree, directory, self.tools(problem, worktree)))
         if self.kind != "tuner" and not self.stop.is_set():
             self.save(row.problem, worktree)
         return end
 
     def _retire_worktrees(self, present: str) -> None:
-        """Remove this worker's older worktrees, if all of their work is on their branches."""
-        self._recent = [present, *(problem for problem in self._recent if problem != present)][:_WORKTREES_KEPT]
+        """Remove this worker's older worktrees whose work is all on their branches."""
+        self._recent_problems = [present, *(problem for problem in self._recent_problems if problem != present)][
+            :_MAX_WORKTREES
+        ]
         for directory in (self.workspace.worktrees / self.name).glob("*/*"):
             problem = f"{directory.parent.name}/{directory.name}"
-            if problem in self._recent or not is_problem(problem):
+            if problem in self._recent_problems or not is_problem(problem):
                 continue
             try:
                 self.repo.retire_worktree(self.name, problem)
             except HarnessError as error:
-                logger.info("the worktree of %s stays: %s", problem, error.message)
+                logger.info("the worktree of %s is kept: %s", problem, error.message)
 
     def save(self, problem: str, worktree: Path) -> None:
-        """Put what an agent left unsubmitted on its branch, where it is judged like anything else; or say why not."""
+        """Commit a solution that the agent did not submit, so that it is judged; log the reason if that fails."""
         branch = agent_branch(self.config.run, self.name, problem)
         path = solution_path(problem, self.target)
         before = self.repo.tree_of(self.repo.tip(branch), path)
@@ -251,15 +260,15 @@ class _Worker:
             tree = tree_id(tree_files(worktree / path))
             if tree in {before, champion}:
                 return
-            done = self.commit(problem, worktree, "Save what was not submitted")
+            submission = self.commit(problem, worktree, "Save what was not submitted")
         except HarnessError as error:
-            logger.info("%s left nothing on %s that could be committed: %s", self.name, problem, error.message)
+            logger.info("%s left no solution of %s that can be committed: %s", self.name, problem, error.message)
             return
-        if not done.unchanged:
-            logger.info("%s left unsubmitted work on %s: %s", self.name, problem, done.commit)
+        if not submission.unchanged:
+            logger.info("%s left an unsubmitted solution of %s: %s", self.name, problem, submission.commit)
 
-    def heed(self, event: Event) -> None:
-        """Log an event and show it."""
+    def handle_event(self, event: Event) -> None:
+        """Log an event and write it to the status record."""
         state: WorkerState = "working"
         if isinstance(event, Text):
             self.last_message = event.text
@@ -271,11 +280,11 @@ class _Worker:
             self.last_message, state = event.text, "waiting for the model"
         else:
             return
-        logger.info("%s on %s: %s", self.name, self._at, self.last_message)
-        self.write_status(state, self._at)
+        logger.info("%s on %s: %s", self.name, self._present_problem, self.last_message)
+        self.write_status(state, self._present_problem)
 
     def commit(self, problem: str, worktree: Path, message: str) -> Submission:
-        """Commit the solution as it stands."""
+        """Commit the present solution."""
         session = self.sessions.current
         return submit(
             self.repo,
@@ -305,8 +314,8 @@ class _Worker:
             return read_facts(self.workspace, self.tried.index, judged, self.target, place)
 
         def commit(message: str) -> Submitted:
-            done = self.commit(problem, worktree, message)
-            return Submitted(commit=done.commit, tree=done.tree, branch=done.branch)
+            submission = self.commit(problem, worktree, message)
+            return Submitted(commit=submission.commit, tree=submission.tree, branch=submission.branch)
 
         def outcome(submitted: Submitted) -> Entry | None:
             self.write_status("waiting", problem)
@@ -366,7 +375,7 @@ class _Worker:
         )
 
     def await_baselines(self, problem: Problem) -> None:
-        """Order a measurement of a problem's baselines before its first session, where a daemon with a judge runs."""
+        """Order a measurement of a problem's baselines before its first session, if a daemon with a judge runs."""
         self.tried.index.refresh(self.repo)
         rows = self.tried.index.rows(problem.key, target=self.target, kind=EntryKind.BASELINE)
         daemon = read_daemon_status(self.workspace)
@@ -389,12 +398,12 @@ class _Worker:
 
     @property
     def session_id(self) -> str:
-        """The id of the session that was opened last; empty before the first."""
+        """Return the id of the last session; empty before the first."""
         return self.sessions.current.id if self.sessions.current else ""
 
     def lessons(self, problem: Problem) -> tuple[str, ...]:
         """Return the lessons about a problem and its family, one line each."""
-        messages = {each.tree: each.message for each in self.tried.candidates()}
+        messages = {candidate.tree: candidate.message for candidate in self.tried.candidates()}
         book = LessonBook(self.workspace, self.repo, self.tried.index, self.config, self.target)
         return book.lines(problem.key, problem.definition.op_type, messages)
 
@@ -413,7 +422,7 @@ class _Worker:
         )
 
     def write_status(self, state: WorkerState, problem: str | None = None) -> None:
-        """Replace this worker's status record, which the planner and `harness start` decide from."""
+        """Replace this worker's status record, which the planner and `harness start` read."""
         status = WorkerStatus(
             worker=self.name,
             agent=self.kind,

@@ -1,4 +1,4 @@
-"""The command line: one file per group of verbs, imported when the verb runs."""
+"""The command line: one file per group of commands, which is imported when a command runs."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import click
 
 import harness
 
-# verb -> (module, one line of help). The line stands here so that `harness --help` imports no command.
-_VERBS = {
-    "init": ("harness.cli.init", "Make a new workspace."),
-    "doctor": ("harness.cli.doctor", "Say what works here, what is missing, and the command that fixes it."),
+# Command -> (module, one line of help). The line is stored here so that `harness --help` imports no command.
+_COMMANDS = {
+    "init": ("harness.cli.init", "Create a workspace."),
+    "doctor": ("harness.cli.doctor", "Check this machine and workspace, and print the commands that fix problems."),
     "start": ("harness.cli.start", "Run planner, workers, daemon and judges until done or stopped."),
     "attach": ("harness.cli.attach", "Follow a run that was started with --detach."),
     "stop": ("harness.cli.process_commands", "End a running `harness start` cleanly."),
@@ -21,23 +21,23 @@ _VERBS = {
         "Run the planner alone, replay a ledger, or simulate policies.",
     ),
     "worker": ("harness.cli.process_commands", "Run one worker alone."),
-    "submit": ("harness.cli.submit", "From inside a worktree: commit the solution and ask for its evaluation."),
+    "submit": ("harness.cli.submit", "Commit the solution of the current worktree and wait for its evaluation."),
     "evaluate": ("harness.cli.evaluate", "Judge a solution now, without the ledger."),
     "profile": ("harness.cli.profile", "Read the hardware counters of a solution that passed."),
     "problems": (
         "harness.cli.problem_commands.problems",
-        "List, show, check and import problems, compute bounds.",
+        "List, show, check and import problems, and compute their bounds.",
     ),
     "hardware": ("harness.cli.hardware", "List the hardware figures of bounds, and measure a GPU that has none."),
-    "status": ("harness.cli.status", "Show in one screen what runs, improved, is stuck, cost, and waits for you."),
+    "status": ("harness.cli.status", "Show processes, standings, recent gains, cost, and what needs your attention."),
     "log": ("harness.cli.log", "Show ledger entries."),
-    "transcript": ("harness.cli.transcript", "Print what a worker's agent said and did, with the costs."),
+    "transcript": ("harness.cli.transcript", "Print the messages and tool uses of a worker's agent, with the costs."),
     "baseline": ("harness.cli.evaluate", "Measure a problem's baselines."),
-    "review": ("harness.cli.merge_commands", "Show what a person needs to judge a candidate."),
-    "pr": ("harness.cli.merge_commands", "Make a champion's branch and pull request, with its proof."),
-    "proof": ("harness.cli.merge_commands", "Check that the ledger proves what a range of commits would merge."),
-    "audit": ("harness.cli.audit", "Check that the ledger is whole and true."),
-    "ledger": ("harness.cli.ledger", "Look after the ledger's files: upgrade their format."),
+    "review": ("harness.cli.merge_commands", "Show the facts for the review of a candidate."),
+    "pr": ("harness.cli.merge_commands", "Create a champion's branch and pull request, with its proof."),
+    "proof": ("harness.cli.merge_commands", "Check that the ledger proves the solutions in a range of commits."),
+    "audit": ("harness.cli.audit", "Check that the ledger is complete and unchanged."),
+    "ledger": ("harness.cli.ledger", "Maintain the ledger's files: upgrade their format."),
     "report": ("harness.cli.report", "Write one self-contained HTML page about a run."),
     "serve": ("harness.cli.serve", "Show a run as a live page in a browser."),
     "export": ("harness.cli.export", "Write a champion as a solution.json for SOL-ExecBench."),
@@ -48,25 +48,25 @@ _VERBS = {
 class _LazyGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx
-        return list(_VERBS)
+        return list(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         del ctx
-        if cmd_name not in _VERBS:
+        if cmd_name not in _COMMANDS:
             return None
-        command = getattr(importlib.import_module(_VERBS[cmd_name][0]), cmd_name)
+        command = getattr(importlib.import_module(_COMMANDS[cmd_name][0]), cmd_name)
         assert isinstance(command, click.Command)  # noqa: S101 - a programming error, not an input's
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         del ctx
         with formatter.section("Commands"):
-            formatter.write_dl([(verb, text) for verb, (_, text) in _VERBS.items()])
+            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
 
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(harness.__version__, prog_name="harness")
-@click.option("--debug", is_flag=True, help="Print a traceback when something goes wrong.")
+@click.option("--debug", is_flag=True, help="Print a traceback if the command fails.")
 def cli(*, debug: bool) -> None:
-    """Make GPU kernels fast with coding agents, and prove that they are."""
+    """Optimise GPU kernels with coding agents, and prove the speed-ups."""
     del debug  # read by harness.__main__, which prints errors

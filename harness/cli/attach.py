@@ -1,4 +1,4 @@
-"""`harness attach`, and `harness start --detach`: a run that does not need the terminal it was started from."""
+"""`harness attach` and `harness start --detach`: runs that are independent of a terminal."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from harness.workspace.directories import Workspace
 
 _POLL_S = 0.1
-_UP_WITHIN_S = 900.0
-"""Longer than a judge may take to become ready; a run that cannot work ends long before, with its reason."""
+_START_TIMEOUT_S = 900.0
+"""Longer than a judge may take to become ready. A run that cannot start ends earlier, with its reason."""
 
 
 @click.command()
 def attach() -> int:
-    """Follow the run here: print its output from now on, until it ends. Ctrl-C leaves the run alone.
+    """Follow the run of this workspace: print its output from now on, until it ends. Ctrl-C does not end the run.
 
     The exit code is that of the run.
     """
@@ -46,12 +46,12 @@ def attach() -> int:
     log = _output_of(status)
     output = GrowingFile(log, from_end=True)
     try:
-        echo(f"following {log} of process {status.pid}; Ctrl-C leaves the run alone", err=True)
+        echo(f"following {log} of process {status.pid}; Ctrl-C does not end the run", err=True)
         while is_alive(status):
             _print_lines(output.new_lines())
             time.sleep(_POLL_S)
     except KeyboardInterrupt:
-        echo("the run goes on: `harness attach` follows it again, `harness stop` ends it", err=True)
+        echo("the run continues: `harness attach` follows it again, `harness stop` ends it", err=True)
         raise
     _print_lines(output.new_lines(at_end=True))
     result = read_run_result(workspace)
@@ -59,17 +59,17 @@ def attach() -> int:
         raise ConfigurationError(
             f"the run (process {status.pid}) ended without a result: it was killed",
             where=str(log),
-            remedy="type `harness start` to go on; nothing is lost",
+            remedy="harness start    # continues the run; all results are saved",
         )
     echo(f"the run has ended: {result.ended} (exit code {result.exit_code})", err=True)
     return result.exit_code
 
 
 def _output_of(status: StartStatus) -> Path:
-    """Return the file that a run's stdout goes to.
+    """Return the file to which a run's stdout is redirected.
 
     Raises:
-        AnswerIsNo: it goes to a terminal or a pipe.
+        AnswerIsNo: stdout is a terminal or a pipe.
     """
     from harness.errors import AnswerIsNo
 
@@ -80,19 +80,23 @@ def _output_of(status: StartStatus) -> Path:
     if not log.is_file():
         raise AnswerIsNo(
             f"`harness start` (process {status.pid}) was not started with --detach and prints to its own terminal",
-            remedy="`harness status --watch` shows what it does",
+            remedy="`harness status --watch` shows its progress",
         )
     return log
 
 
 def start_detached(workspace: Workspace, *, as_json: bool) -> int:
-    """Start this very command without --detach in a session of its own, and wait until the run is up.
+    """Run the present command without --detach in a new session, and wait until the run has started.
+
+    Args:
+        workspace: the workspace.
+        as_json: print pid and log file as JSON.
 
     Returns:
-        0 when every process runs and a judge is ready; otherwise the exit code of the run, whose output is printed.
+        0 if all processes run and a judge is ready; otherwise the exit code of the run, whose output is printed.
 
     Raises:
-        ConfigurationError: another harness runs here, or the run is not up in time.
+        ConfigurationError: another run is in progress in the workspace, or the run has not started in time.
     """
     from harness.child_process import output_file
     from harness.errors import ConfigurationError
@@ -100,26 +104,26 @@ def start_detached(workspace: Workspace, *, as_json: bool) -> int:
     from harness.workspace.log_files import GrowingFile, rotate
 
     with file_lock(workspace.start_lock, owner="harness start --detach"):
-        pass  # refused before the log of a run that is in progress is renamed
+        pass  # fails if a run is in progress, before that run's log is renamed
     log = output_file(workspace, "start")
     log.parent.mkdir(parents=True, exist_ok=True)
     rotate(log)
     command = [sys.executable, "-m", "harness", *(word for word in sys.argv[1:] if word != "--detach")]
     with _hangup_ignored(), log.open("ab") as file:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True)
-    output, until = GrowingFile(log), time.monotonic() + _UP_WITHIN_S
+    output, until = GrowingFile(log), time.monotonic() + _START_TIMEOUT_S
     try:
         while process.poll() is None and not _is_up(workspace, process.pid):
             _print_lines(output.new_lines(), err=True)
             if time.monotonic() >= until:
                 raise ConfigurationError(
-                    f"the run (process {process.pid}) is not up after {_UP_WITHIN_S:.0f} s, and goes on trying",
+                    f"the run (process {process.pid}) has not started within {_START_TIMEOUT_S:.0f} s; it still runs",
                     where=str(log),
-                    remedy="`harness status` says what it waits for, `harness stop` ends it",
+                    remedy="`harness status` shows what it waits for, `harness stop` ends it",
                 )
             time.sleep(_POLL_S)
     except KeyboardInterrupt:
-        echo(f"the run (process {process.pid}) goes on starting; `harness stop` ends it", err=True)
+        echo(f"the run (process {process.pid}) continues to start; `harness stop` ends it", err=True)
         raise
     _print_lines(output.new_lines(at_end=True), err=True)
     if process.returncode is not None:
@@ -140,16 +144,16 @@ def _print_lines(lines: list[str], *, err: bool = False) -> None:
 
 @contextmanager
 def _hangup_ignored() -> Iterator[None]:
-    """Let processes that are started in this block ignore SIGHUP, as under nohup: an ignored signal is inherited."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    """Let the processes that are started in this block ignore SIGHUP, as nohup does: they inherit ignored signals."""
+    handler_before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         yield
     finally:
-        signal.signal(signal.SIGHUP, before)
+        signal.signal(signal.SIGHUP, handler_before)
 
 
 def _is_up(workspace: Workspace, pid: int) -> bool:
-    """Return whether every process of a run has written its status record and a judge is ready."""
+    """Return True if every process of a run has written its status record and a judge is ready."""
     from harness.model.process_status import DaemonStatus, StartStatus
     from harness.workspace.status import running_processes
 

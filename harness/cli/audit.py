@@ -1,4 +1,4 @@
-"""`harness audit`: is the ledger whole and true."""
+"""`harness audit`: checks of the ledger, and repeated measurements of its entries."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ _LONGEST_CELL = 60
 
 
 @click.command()
-@click.option("--since", metavar="WHEN", help="Look into entries since then only: 2d, 12h, a date, or a commit.")
+@click.option("--since", metavar="WHEN", help="Check only entries since then: 2d, 12h, a date, or a commit.")
 @click.option("--rerun", type=click.IntRange(min=1), metavar="N", help="Also measure N entries again on a device.")
-@click.option("--top", is_flag=True, help="With --rerun: the N fastest instead of N at random.")
-@click.option("--seed", type=int, help="With --rerun: which N, to choose the same again.")
-@click.option("--device", help="With --rerun: where; by default harness.yaml's first device.")
+@click.option("--top", is_flag=True, help="With --rerun: the N fastest entries instead of N random ones.")
+@click.option("--seed", type=int, help="With --rerun: seed of the random choice, to repeat it.")
+@click.option("--device", help="With --rerun: the device; by default harness.yaml's first.")
 @json_option
 def audit(
     *, since: str | None, rerun: int | None, top: bool, seed: int | None, device: str | None, as_json: bool
 ) -> None:
-    """Check that the ledger is whole and true: chain, heads, format, git objects, problem digests, numbers.
+    """Check that the ledger is complete and unchanged: chain, heads, format, git objects, problem digests, numbers.
 
-    Names each break and exits with 1 when there is one. Chains and heads are always checked from the first document on.
+    Prints each break, and exits with 1 if there is one. Chains and heads are always checked from the first document.
     """
     from harness.cli.display.progress import progress_bar
     from harness.errors import AnswerIsNo
@@ -51,39 +51,38 @@ def audit(
     from harness.workspace.directories import Workspace
 
     workspace = Workspace.find()
-    again: list[Rerun] = []
+    reruns: list[Rerun] = []
     spread: Spread | None = None
     with Repo(workspace) as repo:
         start = since_when(repo, since) if since else None
         with progress_bar("auditing") as progress:
             result = run_audit(workspace, repo, progress=progress, since=start)
         if rerun:
-            again, spread = _measure_again(workspace, repo, rerun, top=top, seed=seed, device=device)
-    off = [one for one in again if not one.holds]
+            reruns, spread = _measure_again(workspace, repo, rerun, top=top, seed=seed, device=device)
+    not_reproduced = [entry for entry in reruns if not entry.holds]
     if as_json:
-        breaks = [break_.record() for break_ in result.breaks]
-        shown = {
+        document = {
             "whole": not result.breaks,
             **asdict(result),
-            "breaks": breaks,
-            "reruns": [asdict(one) for one in again],
+            "breaks": [chain_break.record() for chain_break in result.breaks],
+            "reruns": [asdict(entry) for entry in reruns],
         }
-        echo_json(json.dumps(shown, indent=2, default=str))
+        echo_json(json.dumps(document, indent=2, default=str))
     else:
         _print(result)
         if spread is not None:
-            _print_reruns(again, spread)
+            _print_reruns(reruns, spread)
     if result.breaks:
         count = len(result.breaks)
         raise AnswerIsNo(
             f"the ledger on {result.branch} has {count} {'break' if count == 1 else 'breaks'}",
             remedy=f"`git log -p {result.branch} -- {LEDGER}/` shows who changed what",
         )
-    if off:
+    if not_reproduced:
         raise AnswerIsNo(
-            f"{len(off)} of {len(again)} entries could not be reproduced: "
-            + ", ".join(f"{one.problem} seq {one.seq}" for one in off),
-            remedy="again with --rerun on a quiet device; then look at the entry with `harness log PROBLEM`",
+            f"{len(not_reproduced)} of {len(reruns)} entries could not be reproduced: "
+            + ", ".join(f"{entry.problem} seq {entry.seq}" for entry in not_reproduced),
+            remedy="repeat --rerun on an idle device; then inspect the entry with `harness log PROBLEM`",
         )
 
 
@@ -96,13 +95,13 @@ def _print(result: Audit) -> None:
             "expected": lambda row: _cell(row["expected"]),
             "found": lambda row: _cell(row["found"]),
         }
-        emit([break_.record() for break_ in result.breaks], as_json=False, columns=columns)
+        emit([chain_break.record() for chain_break in result.breaks], as_json=False, columns=columns)
         echo()
-    whole = "" if result.breaks else "whole: "
-    waiting = f" ({result.spooled} of them wait in the spool)" if result.spooled else ""
+    state = "" if result.breaks else "whole: "
+    spooled = f" ({result.spooled} of them wait in the spool)" if result.spooled else ""
     echo(
-        f"{whole}{result.entries} entries and {result.records} records in {result.files} files on {result.branch} "
-        f"at {result.commit[:12]}{waiting}"
+        f"{state}{result.entries} entries and {result.records} records in {result.files} files on {result.branch} "
+        f"at {result.commit[:12]}{spooled}"
     )
     for line in result.checked:
         echo(f"  {line}")
@@ -110,33 +109,33 @@ def _print(result: Audit) -> None:
         echo(f"note: {note}")
 
 
-def _print_reruns(again: Sequence[Rerun], spread: Spread) -> None:
+def _print_reruns(reruns: Sequence[Rerun], spread: Spread) -> None:
     source = (
         f"from {spread.pairs} pairs of evaluation and confirmation"
         if spread.pairs
-        else "a guess, since the ledger has too few confirmations to tell"
+        else "an assumption, because the ledger has too few confirmations"
     )
     echo(f"\nmeasured again; between sessions a speed-up varies by {spread.deviation:.2%} ({source})")
     rows = [
         {
-            "problem": one.problem,
-            "seq": one.seq,
-            "recorded": _times(one.recorded),
-            "expected": f"{one.expected[0]:.3f} to {one.expected[1]:.3f}" if one.expected else "-",
-            "measured": _times(one.measured) if one.measured else one.verdict,
-            "": "as recorded" if one.holds else "OFF",
-            "note": one.note,
+            "problem": entry.problem,
+            "seq": entry.seq,
+            "recorded": _times(entry.recorded),
+            "expected": f"{entry.expected[0]:.3f} to {entry.expected[1]:.3f}" if entry.expected else "-",
+            "measured": _times(entry.measured) if entry.measured else entry.verdict,
+            "": "as recorded" if entry.holds else "OFF",
+            "note": entry.note,
         }
-        for one in again
+        for entry in reruns
     ]
-    emit(rows, as_json=False, empty="no entry of a problem as it is now could be measured on this device")
+    emit(rows, as_json=False, empty="no entry of a present problem could be measured on this device")
 
 
 def _measure_again(
     workspace: Workspace, repo: Repo, number: int, *, top: bool, seed: int | None, device: str | None
 ) -> tuple[list[Rerun], Spread]:
-    """Judge entries once more, outside the ledger."""
-    from harness.cli.devices import choose as choose_device
+    """Judge entries of the ledger again; return the results and the spread between sessions."""
+    from harness.cli.devices import choose_devices
     from harness.git.problem_digests import digest_at
     from harness.ledger.audit.rerun import choose, compare, sessions_of
     from harness.ledger.index import Index
@@ -147,27 +146,27 @@ def _measure_again(
     tip = repo.tip(config.coordination_branch)
     with Index(workspace, branch=config.coordination_branch) as index:
         index.refresh(repo)
-        where = device or choose_device(config).devices[0]
-        with judge_process(where, workspace.cache, config.judge.sandbox) as judge:
+        device_name = device or choose_devices(config).devices[0]
+        with judge_process(device_name, workspace.cache, config.judge.sandbox) as judge:
             target = judge.ready.target
-            picked = choose(index, target, lambda problem: digest_at(repo, tip, problem), number, top=top, seed=seed)
+            chosen = choose(index, target, lambda problem: digest_at(repo, tip, problem), number, top=top, seed=seed)
             spread = sessions_of(index, target)
-            found = []
-            for entry in picked:
+            reruns = []
+            for entry in chosen:
                 echo(f"measuring {entry.problem} seq {entry.seq} again", err=True)
                 answer = _judge(judge, repo, tip, entry, config, data_root_of(workspace, config))
-                found.append(compare(entry, answer, spread, together=len(picked)))
-    return found, spread
+                reruns.append(compare(entry, answer, spread, together=len(chosen)))
+    return reruns, spread
 
 
 def _judge(judge: JudgeProcess, repo: Repo, tip: str, entry: Entry, config: Config, data_root: Path | None) -> Any:  # noqa: ANN401 - an answer
     from harness.model.judging import JudgeRequest
 
-    assert entry.candidate is not None  # noqa: S101 - only measured candidates are picked
+    assert entry.candidate is not None  # noqa: S101 - only measured candidates are chosen
     half_width = config.judge.half_width(entry.target)
     with tempfile.TemporaryDirectory(prefix="kernel-harness-") as scratch:
         problem = repo.export(tip, problem_path(entry.problem), Path(scratch) / entry.problem)
-        place = solution_path(entry.problem, entry.target)
+        path = solution_path(entry.problem, entry.target)
         request = JudgeRequest(
             id=f"{entry.problem}-{entry.seq}",
             kind="confirmation",
@@ -175,15 +174,15 @@ def _judge(judge: JudgeProcess, repo: Repo, tip: str, entry: Entry, config: Conf
             problem_dir=str(problem),
             problem_digest=entry.problem_digest,
             data_root=str(data_root) if data_root else None,
-            solution_dir=str(repo.export(entry.candidate.commit, place, Path(scratch) / "solution")),
-            baseline={one.uuid: one.variant for one in entry.workloads if one.variant},
+            solution_dir=str(repo.export(entry.candidate.commit, path, Path(scratch) / "solution")),
+            baseline={workload.uuid: workload.variant for workload in entry.workloads if workload.variant},
             half_width=half_width,
             max_judge_s=config.judge.max_judge_s,
         )
-        return judge.ask(request, _quietly)
+        return judge.ask(request, _ignore_progress)
 
 
-def _quietly(progress: JudgeProgress) -> None:
+def _ignore_progress(progress: JudgeProgress) -> None:
     del progress
 
 

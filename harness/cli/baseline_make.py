@@ -1,4 +1,4 @@
-"""`harness baseline PROBLEM --make`: a budgeted agent optimises the PyTorch that candidates are measured against."""
+"""`harness baseline PROBLEM --make`: an agent with a budget optimises the PyTorch code that candidates compete with."""
 
 from __future__ import annotations
 
@@ -26,12 +26,21 @@ def make(
     minutes: float | None,
     evaluations: int | None,
 ) -> None:
-    """Run the session and keep its best as the problem's baseline/.
+    """Run the session and install its best solution as `baseline/` of the problem.
+
+    Args:
+        workspace: the workspace.
+        problem: the problem.
+        judge: evaluates a solution directory.
+        target: such as `cpu` or `h200`.
+        usd: limit of the session in USD; None for 10.
+        minutes: limit of the session; None for 120.
+        evaluations: limit of the session; None for 30.
 
     Raises:
-        AnswerIsNo: nothing that it submitted passed.
+        AnswerIsNo: no submission passed.
     """
-    from harness.agents.baseline import keep_baseline, make_baseline
+    from harness.agents.baseline import install_baseline, make_baseline
     from harness.agents.kinds import check_claude
     from harness.agents.session import Event, Text, ToolUse
     from harness.cli.process_commands import log_to_file, stop_on_signals
@@ -51,15 +60,15 @@ def make(
     stop = stop_on_signals()
     log_to_file(workspace, "baseline")
 
-    def heed(event: Event) -> None:
+    def on_event(event: Event) -> None:
         if isinstance(event, Text):
             echo(f"  {event.text}")
         elif isinstance(event, ToolUse):
             echo(f"  {event.name} {event.summary}")
 
-    made = make_baseline(workspace, config, problem, judge, target=target, stop=stop, heed=heed)
-    echo(f"ended: {made.end.reason} {made.end.text}; {made.tried} submissions, {made.usd:.2f} USD")
-    if made.best is None:
-        raise AnswerIsNo("nothing passed: baseline/ is as it was", where=problem.key)
-    place = keep_baseline(problem, made)
-    echo(f"{place}: {made.speedup:.3f} times as fast as the fastest before it; look at it and commit it")
+    result = make_baseline(workspace, config, problem, judge, target=target, stop=stop, on_event=on_event)
+    echo(f"ended: {result.end.reason} {result.end.text}; {result.submissions} submissions, {result.usd:.2f} USD")
+    if result.best is None:
+        raise AnswerIsNo("no submission passed: baseline/ is unchanged", where=problem.key)
+    directory = install_baseline(problem, result)
+    echo(f"{directory}: {result.speedup:.3f} times as fast as the fastest baseline before; review it and commit it")

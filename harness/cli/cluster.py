@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-from harness.cli.devices import Chosen
+from harness.cli.devices import DeviceChoice
 from harness.cli.preflight.check import Check
 from harness.errors import ConfigurationError, HarnessError
 from harness.model.config import Config
@@ -57,7 +57,12 @@ def cluster_hosts(address: str) -> tuple[HostStatus, ...]:
 
 
 def open_cluster(workspace: Workspace, config: Config, address: str) -> OpenJudges:
-    """Return what makes the daemon's judges on a cluster.
+    """Return the function that starts the daemon's judges on a cluster.
+
+    Args:
+        workspace: the workspace of the run.
+        config: its configuration.
+        address: `auto`, or HOST:PORT of Ray's head.
 
     Raises:
         ConfigurationError: Ray is not installed.
@@ -69,11 +74,15 @@ def open_cluster(workspace: Workspace, config: Config, address: str) -> OpenJudg
     return lambda post: ClusterJudges(workspace, config, address, post)
 
 
-def choose_cluster(config: Config, address: str) -> Chosen:
+def choose_cluster(config: Config, address: str) -> DeviceChoice:
     """Return the target of a run on a cluster: the configuration's, or that of the first device.
 
+    Args:
+        config: the run's configuration.
+        address: `auto`, or HOST:PORT of Ray's head.
+
     Raises:
-        ConfigurationError: no host has a device that may be used; names the reason of each.
+        ConfigurationError: no host has a usable device; the message has the reason of each host.
     """
     hosts = cluster_hosts(address)
     usable = [host for host in hosts if host.devices]
@@ -87,8 +96,8 @@ def choose_cluster(config: Config, address: str) -> Chosen:
     gpus = [host.gpus[0] for host in usable if host.gpus and any("cuda" in device for device in host.devices)]
     target = config.target or (target_name(gpus[0]) if gpus else CPU)
     count = sum(len(host.devices) for host in usable)
-    why = f"{count} device{'s' if count > 1 else ''} of {len(usable)} of {len(hosts)} hosts of the cluster"
-    return Chosen(("cuda",) if gpus else ("cpu",), target, why, cluster=address)
+    reason = f"{count} device{'s' if count > 1 else ''} of {len(usable)} of {len(hosts)} hosts of the cluster"
+    return DeviceChoice(("cuda",) if gpus else ("cpu",), target, reason, cluster=address)
 
 
 def cluster_checks(address: str) -> Iterator[Check]:
@@ -114,4 +123,6 @@ def _host_check(host: HostStatus) -> Check:
         return Check(f"host {host.name}", "missing", host.refused, f"fix it on {host.address}, or end its Ray node")
     devices = ", ".join(device.partition("/")[2] for device in host.devices) or "no device for a judge"
     skew = f"; its clock differs by {host.clock_skew_s:+.0f} s" if abs(host.clock_skew_s) > _NOTABLE_SKEW_S else ""
-    return Check(f"host {host.name}", "note" if skew else "ok", f"{host.address}: {devices}{skew}")
+    nice = f"; its judges have niceness {host.niceness}" if host.devices and host.niceness > 0 else ""
+    fix = "start Ray there with RAY_worker_niceness=0" if nice else ""
+    return Check(f"host {host.name}", "note" if skew or nice else "ok", f"{host.address}: {devices}{skew}{nice}", fix)

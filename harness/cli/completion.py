@@ -1,4 +1,4 @@
-"""`harness completion`: what a shell needs to complete commands, options and problems."""
+"""`harness completion`: the script with which a shell completes commands, options and problems."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def completion(shell: str) -> None:
     eval "$(harness completion bash)"     # in ~/.bashrc
     eval "$(harness completion zsh)"      # in ~/.zshrc
     harness completion fish | source      # in ~/.config/fish/config.fish
-    """  # noqa: D301 - \b is click's mark for text that keeps its lines
+    """  # noqa: D301 - \b is click's marker for a paragraph that keeps its lines
     from click.shell_completion import get_completion_class
 
     from harness.cli import cli
 
-    made = get_completion_class(shell)
-    assert made is not None  # noqa: S101 - click knows its own three
-    # Not `source()`, which starts the shell to ask its version: the script is the same.
-    complete = made(cli, {}, "harness", "_HARNESS_COMPLETE")
-    click.echo(complete.source_template % complete.source_vars())
+    completion_class = get_completion_class(shell)
+    assert completion_class is not None  # noqa: S101 - click supports the three shells
+    # `source()` would start the shell to read its version, and the script is the same without it.
+    completion_of_shell = completion_class(cli, {}, "harness", "_HARNESS_COMPLETE")
+    click.echo(completion_of_shell.source_template % completion_of_shell.source_vars())

@@ -11,13 +11,25 @@ if TYPE_CHECKING:
 
 
 def complete_problem(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
-    """Keys of the workspace's problems that begin with the typed text."""
+    """Return the keys of the workspace's problems that begin with the typed text.
+
+    Args:
+        context: of click, not used.
+        parameter: of click, not used.
+        begun: the typed text.
+    """
     del context, parameter
     return [key for key in _problems() if key.startswith(begun)]
 
 
 def complete_glob(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
-    """Keys of problems, and `suite/*` for each suite."""
+    """Return keys of problems and `suite/*` for each suite.
+
+    Args:
+        context: of click, not used.
+        parameter: of click, not used.
+        begun: the typed text.
+    """
     del context, parameter
     keys = _problems()
     globs = [f"{suite}/*" for suite in _suites(keys)]
@@ -25,13 +37,25 @@ def complete_glob(context: click.Context, parameter: click.Parameter, begun: str
 
 
 def complete_suite(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
-    """Suites of the workspace."""
+    """Return the suites of the workspace.
+
+    Args:
+        context: of click, not used.
+        parameter: of click, not used.
+        begun: the typed text.
+    """
     del context, parameter
     return [name for name in _suites(_problems()) if name.startswith(begun)]
 
 
 def complete_shipped_suite(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
-    """Shipped suites after the last comma, and `all` and `none`."""
+    """Return the shipped suites after the last comma; before the first comma also `all` and `none`.
+
+    Args:
+        context: of click, not used.
+        parameter: of click, not used.
+        begun: the typed text.
+    """
     from harness.errors import HarnessError
     from harness.workspace.shipped_files import ALL, shipped_suites
 
@@ -45,7 +69,13 @@ def complete_shipped_suite(context: click.Context, parameter: click.Parameter, b
 
 
 def complete_branch(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
-    """Problems, and branches of agents and wins."""
+    """Return problems, and branches of agents and champions.
+
+    Args:
+        context: of click, not used.
+        parameter: of click, not used.
+        begun: the typed text.
+    """
     del context, parameter
     return [name for name in (*_problems(), *_branches()) if name.startswith(begun)]
 

@@ -1,4 +1,4 @@
-"""`harness status --costs`: what the run's agents used, by worker and by problem, and what a gain cost."""
+"""`harness status --costs`: the usage of a run's agents by worker and by problem, and the cost per gain."""
 
 from __future__ import annotations
 
@@ -14,7 +14,12 @@ if TYPE_CHECKING:
 
 
 def cost_rows(accounts: Iterable[Account], tables: Iterable[Standing]) -> dict[str, list[dict[str, Any]]]:
-    """What was used, for scripts: `workers`, `problems` (with gains and the cost of each) and `total`."""
+    """Return the rows of the tables `workers`, `problems` (with gains and the cost per gain) and `total`.
+
+    Args:
+        accounts: the accounts of a run.
+        tables: its standings, which count the gains.
+    """
     from harness.ledger.accounts import total
 
     accounts = list(accounts)
@@ -23,22 +28,21 @@ def cost_rows(accounts: Iterable[Account], tables: Iterable[Standing]) -> dict[s
     for account in accounts:
         by_worker[account.worker].append(account)
         by_problem[account.problem or "(planning)"].append(account)
-    gains = {one.problem: len(one.gains) for one in tables}
+    gains = {standing.problem: len(standing.gains) for standing in tables}
     problems = []
-    for name, each in sorted(by_problem.items()):
-        spent = total(each)
-        won = gains.get(name, 0)
-        problems.append(_row("problem", name, spent) | {"gains": won, "usd_per_gain": spent.usd / won if won else None})
-    whole, won = total(accounts), sum(gains.get(name, 0) for name in by_problem)
+    for name, group in sorted(by_problem.items()):
+        spent = total(group)
+        problems.append(_row("problem", name, spent) | _gain_cells(spent, gains.get(name, 0)))
+    spent = total(accounts)
     return {
-        "workers": [_row("worker", name, total(each)) for name, each in sorted(by_worker.items())],
+        "workers": [_row("worker", name, total(group)) for name, group in sorted(by_worker.items())],
         "problems": problems,
-        "total": [_row("all", "all", whole) | {"gains": won, "usd_per_gain": whole.usd / won if won else None}],
+        "total": [_row("all", "all", spent) | _gain_cells(spent, sum(gains.get(name, 0) for name in by_problem))],
     }
 
 
 def print_costs(rows: Mapping[str, list[dict[str, Any]]]) -> None:
-    """The tables for people."""
+    """Print the result of `cost_rows` as tables."""
     for heading in ("workers", "problems", "total"):
         emit([_cells(row) for row in rows[heading]], as_json=False, empty=f"{heading}: no session was opened yet")
         if heading != "total":
@@ -56,6 +60,10 @@ def _row(kind: str, name: str, spent: Spent) -> dict[str, Any]:
         "evaluations": spent.evaluations,
         "duplicates": spent.duplicates,
     }
+
+
+def _gain_cells(spent: Spent, gains: int) -> dict[str, float | None]:
+    return {"gains": gains, "usd_per_gain": spent.usd / gains if gains else None}
 
 
 def _cells(row: Mapping[str, Any]) -> dict[str, str]:

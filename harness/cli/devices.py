@@ -1,4 +1,4 @@
-"""Which device and target a command means when nobody says: cuda where there is one, else cpu."""
+"""The devices and the target of a command: as configured, else the GPUs of this machine, else the CPU."""
 
 from __future__ import annotations
 
@@ -11,32 +11,33 @@ from importlib.util import find_spec
 
 from harness.model.config import Config
 
-_ASK_S = 10
+_NVIDIA_SMI_TIMEOUT_S = 10
 
 
 @dataclass(frozen=True)
-class Chosen:
-    """Devices, the target they have, and why."""
+class DeviceChoice:
+    """Devices, their target, and the reason for the choice."""
 
     devices: tuple[str, ...]
     target: str
-    why: str
+    reason: str
     cluster: str | None = None
     """Address of the Ray cluster that has the devices; None for devices of this host."""
 
 
-def choose(config: Config) -> Chosen:
-    """The devices of a configuration, or the default of this machine."""
+def choose_devices(config: Config) -> DeviceChoice:
+    """Return the devices of a configuration, or the default devices of this machine."""
     if config.devices:
         target = config.target or ("cpu" if config.devices == ("cpu",) else gpu_target() or "cuda")
-        return Chosen(with_all_gpus(config.devices), target, "as configured")
-    found = gpu_target()
-    if found is None:
-        return Chosen(("cpu",), config.target or "cpu", "the one that every machine has; --device names another")
-    if lacking := missing_gpu_packages():
-        why = f"there is a GPU ({found}), and no {' and '.join(lacking)}: pip install 'kernel-harness[gpu13]'"
-        return Chosen(("cpu",), config.target or "cpu", why)
-    return Chosen(all_gpus(), config.target or found, f"a GPU is here ({found}); --device cpu does without")
+        return DeviceChoice(with_all_gpus(config.devices), target, "as configured")
+    gpu = gpu_target()
+    if gpu is None:
+        return DeviceChoice(("cpu",), config.target or "cpu", "no GPU was detected; --device selects another device")
+    if missing := missing_gpu_packages():
+        reason = f"a GPU was detected ({gpu}), but {' and '.join(missing)} is missing: "
+        reason += "pip install 'kernel-harness[gpu13]'"
+        return DeviceChoice(("cpu",), config.target or "cpu", reason)
+    return DeviceChoice(all_gpus(), config.target or gpu, f"a GPU was detected ({gpu}); --device cpu selects the CPU")
 
 
 def with_all_gpus(devices: Sequence[str]) -> tuple[str, ...]:
@@ -45,7 +46,7 @@ def with_all_gpus(devices: Sequence[str]) -> tuple[str, ...]:
 
 
 def all_gpus() -> tuple[str, ...]:
-    """Return a device for each GPU that CUDA shows and that is of the first one's model; `cuda` where that is one."""
+    """Return a device for each visible GPU of the same model as the first GPU; `cuda` if there is only one."""
     shown = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = gpu_names()
     if shown is not None:
@@ -56,19 +57,19 @@ def all_gpus() -> tuple[str, ...]:
 
 
 def missing_gpu_packages() -> list[str]:
-    """Packages that the device cuda needs and that are not installed."""
+    """Return the packages that the device cuda needs and that are not installed."""
     return [name for name in ("cupy", "pynvml", "cuda.bindings") if not _is_installed(name)]
 
 
 def _is_installed(name: str) -> bool:
     try:
         return find_spec(name) is not None
-    except ModuleNotFoundError:  # of the package around it
+    except ModuleNotFoundError:  # the parent package is missing
         return False
 
 
 def gpu_target() -> str | None:
-    """The target's name of the first GPU (`h200`), or None where there is no usable one."""
+    """Return the target name of the first GPU, such as `h200`; None without a usable GPU."""
     from harness.sol.hardware import target_name
 
     names = gpu_names()
@@ -76,13 +77,13 @@ def gpu_target() -> str | None:
 
 
 def gpu_names() -> list[str]:
-    """The names of this machine's GPUs, as nvidia-smi lists them; none where it is missing or fails."""
+    """Return the names of this machine's GPUs from nvidia-smi; [] if it is missing or fails."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return []
     command = [tool, "--query-gpu=name", "--format=csv,noheader"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_ASK_S, check=True)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_NVIDIA_SMI_TIMEOUT_S, check=True)
     except (OSError, subprocess.SubprocessError):
         return []
     return done.stdout.strip().splitlines()

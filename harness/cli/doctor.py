@@ -1,10 +1,9 @@
-"""`harness doctor`: what works here, what is missing, and the command that fixes it."""
+"""`harness doctor`: checks of this machine and workspace, and the commands that fix what is missing."""
 
 from __future__ import annotations
 
 import platform
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -21,7 +20,10 @@ from harness.workspace.directories import Workspace
 )
 @json_option
 def doctor(cluster: str | None, *, as_json: bool) -> None:
-    """Say what works here, what is missing, and the command that fixes it. Exit code 1 when something is missing."""
+    """Check this machine and workspace, and print the commands that fix problems.
+
+    The exit code is 1 if a requirement is missing.
+    """
     try:
         workspace: Workspace | None = Workspace.find()
     except ConfigurationError:
@@ -29,21 +31,17 @@ def doctor(cluster: str | None, *, as_json: bool) -> None:
     checks = [*_machine(), *_run(workspace), *_repository(workspace), *_cluster(cluster)]
     settings = _settings(workspace)
     if as_json:
-        emit([*(asdict(check) for check in checks), *settings], as_json=True)
+        emit([*(check.row() for check in checks), *settings], as_json=True)
     else:
-        emit(
-            [asdict(check) for check in checks],
-            as_json=False,
-            columns={name: (lambda row, name=name: row[name]) for name in ("what", "state", "found", "fix")},  # type: ignore[misc]
-        )
+        emit([check.row() for check in checks], as_json=False)
         if settings:
             echo("\nconfiguration")
             emit(settings, as_json=False)
     missing = [check for check in checks if check.state == "missing"]
     if missing:
-        count = f"{len(missing)} {'thing is' if len(missing) == 1 else 'things are'} missing"
+        count = f"{len(missing)} {'requirement is' if len(missing) == 1 else 'requirements are'} missing"
         commands = dict.fromkeys(check.fix for check in missing)
-        names = ", ".join(check.what for check in missing)
+        names = ", ".join(check.name for check in missing)
         raise AnswerIsNo(f"{count}: {names}", remedy="type\n    " + "\n    ".join(commands))
 
 
@@ -59,55 +57,57 @@ def _machine() -> Iterator[Check]:
 
 
 def _gpu() -> Iterator[Check]:
-    """The GPU, what its judge needs, and what some languages need beyond that."""
+    """Yield checks of the GPU, of the packages of its judge, and of the packages of some languages."""
     from importlib.util import find_spec
 
     from harness.cli.devices import missing_gpu_packages
-    from harness.cli.preflight.machine import ask
+    from harness.cli.preflight.machine import output_of
     from harness.judge.build.toolkit import seek_nvcc
     from harness.judge.devices.mps import require_no_mps
     from harness.sol.hardware import table, target_name
     from harness.sol.measured_gpu import hardware_directory, stored_rates
 
-    said = ask("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
-    if said is None:
-        yield Check("GPU", "note", "none that nvidia-smi sees: device cpu is the default here")
+    gpu_line = output_of("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
+    if gpu_line is None:
+        yield Check("GPU", "note", "nvidia-smi lists no GPU: the default device is cpu")
         return
-    yield Check("GPU", "ok", said.splitlines()[0])
-    target = target_name(said.partition(",")[0].strip())
+    yield Check("GPU", "ok", gpu_line.splitlines()[0])
+    target = target_name(gpu_line.partition(",")[0].strip())
     if target not in table() and stored_rates(target, hardware_directory()) is None:
         yield Check("GPU bounds", "note", f"none: {target} is neither listed nor measured: harness hardware measure")
     yield _nvrtc()
-    lacking = missing_gpu_packages()
-    if lacking:
+    missing = missing_gpu_packages()
+    if missing:
         install = "pip install 'kernel-harness[gpu13]'    # [gpu] for CUDA 12"
-        yield Check("GPU packages", "missing", f"{' and '.join(lacking)}: the device cuda needs them", install)
+        yield Check("GPU packages", "missing", f"{' and '.join(missing)}: the device cuda needs them", install)
     try:
         require_no_mps()
     except HostFaultError as error:
         yield Check("MPS", "missing", f"{error.message} ({error.where})", error.remedy or "")
-    for name, what, command in (
+    for name, language, command in (
         ("triton", "language triton", "pip install triton"),
         ("tvm_ffi", "language cuda_cpp", "pip install apache-tvm-ffi"),
         ("cutlass", "language cute_dsl", "pip install nvidia-cutlass-dsl"),
     ):
         if find_spec(name) is None:
-            yield Check(name, "note", f"not here: {what} needs it: {command}")
+            yield Check(name, "note", f"not installed: {language} needs it: {command}")
     if seek_nvcc() is None:
-        yield Check("nvcc", "note", "not here: language cuda_cpp needs it for .cu sources: set CUDA_HOME to a toolkit")
+        yield Check(
+            "nvcc", "note", "not installed: language cuda_cpp needs it for .cu sources: set CUDA_HOME to a toolkit"
+        )
 
 
 def _nvrtc() -> Check:
-    """The compiler of language cuda, which the judge of every GPU uses too: its version, the driver's, the GPU's."""
-    from harness.cli.preflight.machine import ask
+    """Check that NVRTC, the compiler of language cuda, supports the driver and the GPU; the GPU judge needs it too."""
+    from harness.cli.preflight.machine import output_of
     from harness.judge.build.toolkit import compiler_mismatch, find_toolkit, nvrtc_facts
 
     try:
         facts = nvrtc_facts(find_toolkit().library)
     except ConfigurationError as error:
         return Check("NVRTC", "missing", error.message, (error.remedy or "").partition("   ")[0])
-    said = ask("nvidia-smi", "--query-gpu=driver_version,compute_cap", "--format=csv,noheader") or ""
-    driver, _, capability = said.partition("\n")[0].partition(",")
+    gpu_line = output_of("nvidia-smi", "--query-gpu=driver_version,compute_cap", "--format=csv,noheader") or ""
+    driver, _, capability = gpu_line.partition("\n")[0].partition(",")
     if mismatch := compiler_mismatch(facts, driver, capability):
         return Check("NVRTC", "missing", mismatch.reason, mismatch.fix)
     newest = max(facts.architectures, default=0)
@@ -115,8 +115,8 @@ def _nvrtc() -> Check:
 
 
 def _run(workspace: Workspace | None) -> Iterator[Check]:
-    """Requirements of `harness start`, and the device and agent that it takes by default."""
-    from harness.cli.devices import choose
+    """Yield checks of the requirements of `harness start`, with its default device and agent."""
+    from harness.cli.devices import choose_devices
     from harness.cli.preflight.requirements import examine
     from harness.model.config import Config
     from harness.workspace.configuration import load_config
@@ -126,7 +126,7 @@ def _run(workspace: Workspace | None) -> Iterator[Check]:
     except HarnessError as error:
         yield Check("harness.yaml", "missing", str(error).splitlines()[0], _edit("harness.yaml", error))
         config = Config()
-    yield from examine(workspace, config, choose(config))
+    yield from examine(workspace, config, choose_devices(config))
     if config.agent.network == "host":
         yield Check("agents' network", "note", "host: agents reach the network and use this user's login")
 
@@ -135,7 +135,7 @@ def _repository(workspace: Workspace | None) -> Iterator[Check]:
     from harness.git.repo import Repo
 
     if workspace is None:
-        yield Check("workspace", "note", "none here", "harness init DIR    # or change into one")
+        yield Check("workspace", "note", "not in a workspace", "harness init DIR    # or change into a workspace")
         return
     yield Check("workspace", "ok", str(workspace.root))
     try:
@@ -149,20 +149,20 @@ def _repository(workspace: Workspace | None) -> Iterator[Check]:
     except HarnessError as error:
         where = f"{error.where}: " if error.where else ""
         yield Check("COORDINATION.md", "missing", f"{where}{error.message}", _edit("COORDINATION.md", error))
-    yield from _waiting(workspace)
+    yield from _checkout(workspace)
     for name in ("daemon", "planner"):
         yield from _lock(workspace.state / f"{name}.lock", name)
 
 
 def _edit(name: str, error: HarnessError) -> str:
-    """The command that opens a file at the line that an error names."""
+    """Return the command that opens a file at the line that an error names."""
     file, _, line = (error.where or name).rpartition(":")
     file = (file if line.isdigit() else error.where or name).partition(" on ")[0]
     return f"${{EDITOR:-vi}} {f'+{line} ' if line.isdigit() else ''}{file}"
 
 
-def _waiting(workspace: Workspace) -> Iterator[Check]:
-    """What the checkout does not show of the coordination branch."""
+def _checkout(workspace: Workspace) -> Iterator[Check]:
+    """Yield a note for each difference between the checkout and the coordination branch."""
     from harness.git.repo import Repo
     from harness.workspace.configuration import load_config
 
@@ -171,7 +171,7 @@ def _waiting(workspace: Workspace) -> Iterator[Check]:
         with Repo(workspace) as repo:
             sentences = repo.checkout_state(config.coordination_branch)
     except HarnessError:
-        return  # said above
+        return  # another check reports this error
     for sentence in sentences:
         yield Check("checkout", "note", sentence, "harness status")
 
@@ -194,5 +194,5 @@ def _settings(workspace: Workspace | None) -> list[dict[str, str]]:
     try:
         settings = explain_config(workspace) if workspace else []
     except HarnessError:
-        return []  # a complaint of its own
-    return [{"key": each.key, "value": str(each.value), "from": each.source} for each in settings]
+        return []  # another check reports this error
+    return [{"key": setting.key, "value": str(setting.value), "from": setting.source} for setting in settings]

@@ -1,57 +1,63 @@
-"""`harness evaluate` and `harness baseline`: judge now, in the foreground, without the ledger."""
+"""`harness evaluate` and `harness baseline`: measurements in the foreground, without the ledger."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness.cli.display.output import echo_json, emit, json_option
+from harness.cli.display.output import echo, echo_json, emit, json_option
 
 if TYPE_CHECKING:
-    from harness.cli.devices import Chosen
+    from harness.cli.devices import DeviceChoice
     from harness.model.config import Config, SandboxKind
     from harness.model.judging import Baselines, JudgeAnswer, JudgeProgress, JudgeRequest, Variant
     from harness.model.problem import Problem
     from harness.workspace.blocking_judge import JudgeProcess
     from harness.workspace.directories import Workspace
 
-_device = click.option("--device", metavar="DEVICE", help="cpu, cuda, cuda:1; by default as `harness start`.")
+_device = click.option("--device", metavar="DEVICE", help="cpu, cuda, cuda:1; the default is that of `harness start`.")
 sandbox_option = click.option(
     "--sandbox",
     type=click.Choice(["bubblewrap", "none"]),
     default="bubblewrap",
     show_default=True,
-    help="none: run the code unconfined; only for code you trust.",
+    help="none: run the code without a sandbox; only for code that you trust.",
 )
 
 
 @click.command()
-@click.argument("what", metavar="PATH|COMMIT")
-@click.option("--problem", "named", metavar="P", help="The problem: its key, or its directory.")
+@click.argument("path_or_commit", metavar="PATH|COMMIT")
+@click.option("--problem", "problem_name", metavar="P", help="The problem: its key, or its directory.")
 @click.option(
-    "--solution", "theirs", type=click.Path(exists=True, dir_okay=False), help="A SOL-ExecBench solution.json."
+    "--solution", "solution_json", type=click.Path(exists=True, dir_okay=False), help="A SOL-ExecBench solution.json."
 )
-@click.option("--max-seconds", type=float, default=60.0, show_default=True, help="Give up after so long.")
+@click.option("--max-seconds", type=float, default=60.0, show_default=True, help="Timeout of the judge in seconds.")
 @click.option(
-    "--half-width", type=float, metavar="SHARE", help="Time until intervals are this narrow; as configured by default."
+    "--half-width",
+    type=float,
+    metavar="SHARE",
+    help="Measure until the half-width of the intervals is at most this share; the default is in harness.yaml.",
 )
 @click.option(
     "--against",
-    type=click.Choice(["fastest", "eager", "compile", "max_autotune", "cuda_graph", "baseline"]),
+    metavar="VARIANT",
     default="fastest",
     show_default=True,
-    help="What to compare with; `fastest` measures the baselines first, once.",
+    callback=lambda _context, _parameter, value: _checked_variant(value),
+    help="The baseline to compare with: `eager`, `compile`, `baseline`, one of `judge.more_baselines`, or "
+    "`library_NAME`. `fastest` measures all baselines first, once.",
 )
 @_device
 @sandbox_option
 @json_option
 def evaluate(
-    what: str,
+    path_or_commit: str,
     *,
-    named: str | None,
-    theirs: str | None,
+    problem_name: str | None,
+    solution_json: str | None,
     max_seconds: float,
     half_width: float | None,
     against: str,
@@ -64,19 +70,20 @@ def evaluate(
     from harness.errors import AnswerIsNo
     from harness.workspace.blocking_judge import judge_process
 
-    workspace = workspace_near(Path(what))
+    workspace = workspace_near(Path(path_or_commit))
     cache = cache_of(workspace)
     config, chosen = chosen_device(workspace, device)
-    with candidate(what, named, theirs, target=chosen.target, workspace=workspace) as (problem, solution_dir):
+    named = candidate(path_or_commit, problem_name, solution_json, target=chosen.target, workspace=workspace)
+    with named as (problem, solution_dir):
         with judge_process(first_device(chosen), cache, sandbox) as judge:
             measured = _baselines(judge, problem, cache, config) if against == "fastest" else None
             if measured is not None:
-                raced = _fastest(measured)
+                variants = _fastest(measured)
             else:
-                raced = {"baseline": dict.fromkeys((each.uuid for each in problem.workloads), _variant(against))}
-            width = half_width or config.judge.half_width(chosen.target)
-            settings = {"half_width": width, "max_judge_s": max_seconds}
-            answer = judge.ask(judge_request(problem, solution_dir, **raced, **settings), show_progress)
+                uuids = (workload.uuid for workload in problem.workloads)
+                variants = {"baseline": dict.fromkeys(uuids, against)}
+            settings = {"half_width": half_width or config.judge.half_width(chosen.target), "max_judge_s": max_seconds}
+            answer = judge.ask(judge_request(problem, solution_dir, **variants, **settings), show_progress)
         clear_progress()
         if as_json:
             echo_json(answer.model_dump_json(indent=2))
@@ -95,21 +102,26 @@ def _print(answer: JudgeAnswer, measured: JudgeAnswer | None) -> None:
 
 @click.command()
 @click.argument("problem", metavar="PROBLEM")
-@click.option("--make", is_flag=True, help="Let one budgeted agent optimise the PyTorch; its best becomes baseline/.")
+@click.option(
+    "--make", is_flag=True, help="Let one agent with a budget optimise the PyTorch code; its best becomes baseline/."
+)
 @click.option(
     "--max-usd",
     type=click.FloatRange(min=0, min_open=True),
     metavar="X",
-    help="With --make: its budget; 10 by default.",
+    help="With --make: the agent's budget in USD; the default is 10.",
 )
 @click.option(
     "--max-minutes",
     type=click.FloatRange(min=0, min_open=True),
     metavar="M",
-    help="With --make: its time; 120 by default.",
+    help="With --make: the agent's time in minutes; the default is 120.",
 )
 @click.option(
-    "--max-evaluations", type=click.IntRange(min=1), metavar="N", help="With --make: its evaluations; 30 by default."
+    "--max-evaluations",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="With --make: the number of evaluations; the default is 30.",
 )
 @_device
 @sandbox_option
@@ -125,24 +137,25 @@ def baseline(
     sandbox: SandboxKind,
     as_json: bool,
 ) -> None:
-    """Measure what a candidate has to beat: the reference eagerly, compiled, and the problem's baseline/."""
+    """Measure a problem's baselines: the reference in eager mode and compiled, baseline/, judge.more_baselines."""
     from harness.cli.targets import find_problem
     from harness.workspace.blocking_judge import judge_process
 
     if not make and (max_usd, max_minutes, max_evaluations) != (None, None, None):
         raise click.UsageError("--max-usd, --max-minutes and --max-evaluations limit what --make starts; add --make")
     workspace = workspace_near(Path(problem))
-    found = find_problem(problem, workspace)
+    measured_problem = find_problem(problem, workspace)
     config, chosen = chosen_device(workspace, device)
     with judge_process(first_device(chosen), cache_of(workspace), sandbox) as judge:
         if make:
-            _make(judge, found, workspace, config, usd=max_usd, minutes=max_minutes, evaluations=max_evaluations)
-            found = find_problem(problem, workspace)
-        measured = _baselines(judge, found, cache_of(workspace), config, again=True)
+            limits = {"usd": max_usd, "minutes": max_minutes, "evaluations": max_evaluations}
+            _make(judge, measured_problem, workspace, config, limits)
+            measured_problem = find_problem(problem, workspace)
+        measured = _baselines(judge, measured_problem, cache_of(workspace), config, use_cache=False)
     clear_progress()
     fastest = _fastest(measured)
     tables = {"baseline": measured.baselines, "sealed_baseline": measured.sealed_baselines}
-    rows: list[dict[str, Any]] = [{"uuid": workload.uuid, "axes": workload.axes} for workload in found.workloads]
+    rows: list[dict[str, Any]] = [{"uuid": work.uuid, "axes": work.axes} for work in measured_problem.workloads]
     columns: dict[str, Any] = {
         "workload": lambda row: ", ".join(f"{name}={size}" for name, size in row["axes"].items()) or row["uuid"]
     }
@@ -152,6 +165,9 @@ def baseline(
                 row |= {f"{key}s": table[row["uuid"]], key: fastest[key].get(row["uuid"])}
             columns |= _columns(key, table)
     emit(rows, as_json=as_json, columns=columns)
+    missing = (measured.environment.model_extra or {}).get("missing_baselines", {})
+    for variant, reason in missing.items():
+        echo(f"{variant} has no time: {reason}", err=True)
 
 
 def _make(
@@ -159,66 +175,75 @@ def _make(
     problem: Problem,
     workspace: Workspace | None,
     config: Config,
-    *,
-    usd: float | None,
-    minutes: float | None,
-    evaluations: int | None,
+    limits: Mapping[str, Any],
 ) -> None:
     from harness.cli.baseline_make import make
     from harness.errors import ConfigurationError
 
     if workspace is None:
-        raise ConfigurationError("--make needs a workspace", remedy="make one with `harness init DIR`")
+        raise ConfigurationError("--make needs a workspace", remedy="harness init DIR")
     fastest = _fastest(_baselines(judge, problem, cache_of(workspace), config))
 
     def ask(solution: Path) -> JudgeAnswer:
         return judge.ask(judge_request(problem, solution, **fastest), show_progress)
 
-    make(workspace, problem, ask, target=judge.ready.target, usd=usd, minutes=minutes, evaluations=evaluations)
+    make(workspace, problem, ask, target=judge.ready.target, **limits)
 
 
-def chosen_device(workspace: Workspace | None, device: str | None) -> tuple[Config, Chosen]:
-    """The configuration, and the device and target that are meant."""
-    from harness.cli.devices import choose
+def chosen_device(workspace: Workspace | None, device: str | None) -> tuple[Config, DeviceChoice]:
+    """Return the configuration, and the devices and target that a command uses.
+
+    Args:
+        workspace: read for its configuration; None outside of one.
+        device: value of `--device`; None without it.
+    """
+    from harness.cli.devices import choose_devices
     from harness.model.config import Config
     from harness.model.devices import expand_devices, parse_device
     from harness.workspace.configuration import load_config
 
-    given = {"devices": None if device is None else (device,)}
-    config = load_config(workspace, given) if workspace else Config.model_validate({"devices": given["devices"] or ()})
-    chosen = choose(config)
+    devices = None if device is None else (device,)
+    config = (
+        load_config(workspace, {"devices": devices}) if workspace else Config.model_validate({"devices": devices or ()})
+    )
+    chosen = choose_devices(config)
     for name in expand_devices(chosen.devices):
         parse_device(name)
     return config, chosen
 
 
-def first_device(chosen: Chosen) -> str:
-    """The first of the chosen devices."""
+def first_device(chosen: DeviceChoice) -> str:
+    """Return the first of the chosen devices."""
     from harness.model.devices import expand_devices
 
     return expand_devices(chosen.devices)[0]
 
 
 def _columns(key: str, table: Baselines) -> dict[str, Any]:
-    """Columns of `emit`: the times by one clock, and the fastest."""
+    """Return columns for `emit`: the times of all variants by one clock, and the fastest variant."""
     clock = "sealed " if key == "sealed_baseline" else ""
 
     def time(name: str) -> Any:  # noqa: ANN401
         return lambda row: "-" if row[f"{key}s"].get(name) is None else f"{row[f'{key}s'][name]:.1f}"
 
-    variants = ("eager", "compile", "max_autotune", "cuda_graph", "baseline")
-    names = [name for name in variants if any(name in each for each in table.values())]
+    names = dict.fromkeys(name for times in table.values() for name in times)
     return {**{f"{clock}{name} us": time(name) for name in names}, f"{clock}baseline": lambda row: row[key] or "-"}
 
 
-def _variant(against: str) -> Variant:
-    from typing import cast
+def _checked_variant(against: str) -> str:
+    from pydantic import TypeAdapter, ValidationError
 
-    return cast("Variant", against)  # click has checked the choice
+    from harness.model.judging import Variant
+
+    try:
+        return against if against == "fastest" else TypeAdapter[str](Variant).validate_python(against)
+    except ValidationError:
+        message = f"`{against}` is no baseline; `harness baseline PROBLEM` lists those that are measured"
+        raise click.BadParameter(message) from None
 
 
 def workspace_near(near: Path) -> Workspace | None:
-    """The workspace a path lies in, or the current directory; None outside of any."""
+    """Return the workspace that contains a path or the current directory; None without one."""
     from harness.errors import ConfigurationError
     from harness.workspace.directories import Workspace
 
@@ -232,16 +257,16 @@ def workspace_near(near: Path) -> Workspace | None:
 
 
 def cache_of(workspace: Workspace | None) -> Path:
-    """The workspace's cache; outside of any, the user's."""
+    """Return the cache of a workspace; the user's cache without a workspace."""
     from harness.workspace.directories import user_cache
 
     return user_cache() if workspace is None else workspace.cache
 
 
 def _baselines(
-    judge: JudgeProcess, problem: Problem, cache: Path, config: Config, *, again: bool = False
+    judge: JudgeProcess, problem: Problem, cache: Path, config: Config, *, use_cache: bool = True
 ) -> JudgeAnswer:
-    """The answer with every variant's times, measured once for a problem, judge version and device."""
+    """Return an answer with the times of all variants, cached by problem, judge version and device."""
     import contextlib
     import hashlib
 
@@ -251,21 +276,27 @@ def _baselines(
     from harness.model.judging import JudgeAnswer
     from harness.workspace.files import atomic_write
 
-    more = config.judge.more_baselines
-    whole = " ".join((problem.digest, judge.ready.environment.judge, judge.ready.device.id, *more))
-    kept = cache / "baselines" / f"{hashlib.sha256(whole.encode()).hexdigest()[:32]}.json"
-    if kept.is_file() and not again:
-        with contextlib.suppress(ValidationError):  # an older harness kept less: measured anew
-            return JudgeAnswer.model_validate_json(kept.read_text())
-    answer = judge.ask(judge_request(problem, more_variants=more), show_progress)
+    more_variants = config.judge.more_baselines
+    key = " ".join((problem.digest, judge.ready.environment.judge, judge.ready.device.id, *more_variants))
+    file = cache / "baselines" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
+    if use_cache and file.is_file():
+        with contextlib.suppress(ValidationError):  # an older version stored fewer fields
+            return JudgeAnswer.model_validate_json(file.read_text())
+    answer = judge.ask(judge_request(problem, more_variants=more_variants), show_progress)
     if answer.verdict != "PASSED":
         raise AnswerIsNo(f"the baseline cannot be measured: {answer.verdict}: {answer.reason}")
-    atomic_write(kept, answer.model_dump_json())
+    atomic_write(file, answer.model_dump_json())
     return answer
 
 
 def judge_request(problem: Problem, solution: Path | None = None, **settings: Any) -> JudgeRequest:  # noqa: ANN401
-    """To judge a solution, or without one to measure the baselines."""
+    """Return a request to judge a solution, or to measure the baselines.
+
+    Args:
+        problem: the problem.
+        solution: the solution directory; None for the baselines.
+        settings: further fields of the request; `kind` overrides its kind.
+    """
     from harness.model.judging import JudgeRequest
 
     kind = settings.pop("kind", "evaluation" if solution else "baseline")
@@ -282,14 +313,14 @@ def judge_request(problem: Problem, solution: Path | None = None, **settings: An
 
 
 def _fastest(measured: JudgeAnswer) -> dict[str, dict[str, Variant]]:
-    """What a request is to compare with, by either clock."""
+    """Return the baseline fields of a request: the fastest variant of each workload, by both clocks."""
     from harness.daemon.drafts import fastest
 
     return {"baseline": fastest(measured.baselines), "sealed_baseline": fastest(measured.sealed_baselines)}
 
 
 def show_progress(progress: JudgeProgress) -> None:
-    """One line that overwrites itself, on a terminal only."""
+    """Write one line to stderr that replaces the line before; nothing if stderr is not a terminal."""
     import sys
 
     if sys.stderr.isatty():
@@ -298,7 +329,7 @@ def show_progress(progress: JudgeProgress) -> None:
 
 
 def clear_progress() -> None:
-    """Remove the line that `show_progress` wrote."""
+    """Clear the line that `show_progress` wrote."""
     import sys
 
     if sys.stderr.isatty():

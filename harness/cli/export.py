@@ -1,4 +1,4 @@
-"""`harness export`: a champion as SOL-ExecBench's solution.json."""
+"""`harness export`: writes a champion as SOL-ExecBench's solution.json."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ import click
 
 from harness.cli.completion_values import complete_problem
 from harness.cli.display.output import echo, echo_json
-from harness.cli.merge_commands import opened, the_target
+from harness.cli.merge_commands import opened, single_target
 
 
 @click.command()
 @click.argument("problem", shell_complete=complete_problem)
-@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="By default: standard output.")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="File; the default is standard output."
+)
 @click.option("--run", metavar="NAME", help="The run; by default harness.yaml's.")
-@click.option("--target", metavar="NAME", help="The target; by default harness.yaml's, else the run's only.")
-@click.option("--merged", is_flag=True, help="The solution that stands on the coordination branch, not the champion.")
+@click.option("--target", metavar="NAME", help="The target; by default harness.yaml's, else the run's only one.")
+@click.option("--merged", is_flag=True, help="Export the solution on the coordination branch instead of the champion.")
 def export(problem: str, *, output: Path | None, run: str | None, target: str | None, merged: bool) -> None:
     """Write a problem's champion as SOL-ExecBench's solution.json (pytorch, triton, cute_dsl and cuda_cpp)."""
     from harness.errors import AnswerIsNo, ConfigurationError
@@ -34,37 +36,37 @@ def export(problem: str, *, output: Path | None, run: str | None, target: str | 
 
     with opened() as (_, config, repo, index), tempfile.TemporaryDirectory(prefix="kernel-harness-") as scratch:
         run, tip = run or config.run, repo.tip(config.coordination_branch)
-        target = target or the_target(config, index, run)
-        place, digest = solution_path(problem, target), digest_at(repo, tip, problem)
+        target = target or single_target(config, index, run)
+        path, digest = solution_path(problem, target), digest_at(repo, tip, problem)
         definition = repo.read(tip, f"{problem_path(problem)}/{DEFINITION_NAME}")
         if digest is None or definition is None:
             raise ConfigurationError(f"there is no problem `{problem}`", remedy="harness problems list")
         if merged:
-            commit, tree = tip, repo.tree_of(tip, place)
+            commit, tree = tip, repo.tree_of(tip, path)
             if tree is None:
                 raise AnswerIsNo(f"{config.coordination_branch} has no solution of {problem} for {target}")
-            found = measured(index, problem, tree, target)
+            winner = measured(index, problem, tree, target)
         else:
-            found = champion(index, problem, digest, target, run)
-            if found is None or found.evaluation.candidate is None:
+            winner = champion(index, problem, digest, target, run)
+            if winner is None or winner.evaluation.candidate is None:
                 raise why_none(index, problem, digest, target, run)
-            commit, tree = found.evaluation.candidate.commit, found.tree
-        solution = load_solution(repo.export(commit, place, Path(scratch) / "solution"))
-        whole = load_json(definition, where=f"{problem_path(problem)}/definition.json", max_bytes=PROBLEM_BYTES)
-        named, axes = whole["name"], whole.get("axes", {})
-        worker = found.evaluation.candidate.worker if found and found.evaluation.candidate else "unknown"
-        document = solution_document(
+            commit, tree = winner.evaluation.candidate.commit, winner.tree
+        solution = load_solution(repo.export(commit, path, Path(scratch) / "solution"))
+        document = load_json(definition, where=f"{problem_path(problem)}/definition.json", max_bytes=PROBLEM_BYTES)
+        name, axes = document["name"], document.get("axes", {})
+        worker = winner.evaluation.candidate.worker if winner and winner.evaluation.candidate else "unknown"
+        exported = solution_document(
             solution,
-            name=f"{named}_{run}_{tree[:8]}",
-            definition=named,
+            name=f"{name}_{run}_{tree[:8]}",
+            definition=name,
             author=f"kernel-harness {run}/{worker}",
-            description=f"{subject(found)}; tree {tree}" if found else f"tree {tree}; not in the ledger",
+            description=f"{subject(winner)}; tree {tree}" if winner else f"tree {tree}; not in the ledger",
             target=target,
-            constants={axis: told["value"] for axis, told in axes.items() if told["type"] == "const"},
+            constants={name: axis["value"] for name, axis in axes.items() if axis["type"] == "const"},
         )
-    text = json.dumps(document, indent=2) + "\n"
+    text = json.dumps(exported, indent=2) + "\n"
     if output is None:
         echo_json(text, nl=False)
     else:
         atomic_write(output.absolute(), text)
-        echo(f"{output}: {document['name']}", err=True)
+        echo(f"{output}: {exported['name']}", err=True)

@@ -1,4 +1,4 @@
-"""`harness hardware`: the figures that bounds are made of, and measuring those of a GPU that the table lacks."""
+"""`harness hardware`: the hardware figures of bounds, and measurements of a GPU that is not in the table."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ if TYPE_CHECKING:
 
 @click.group()
 def hardware() -> None:
-    """List the hardware figures that bounds are made of, and measure a GPU that has none."""
+    """List the hardware figures from which bounds are computed, and measure a GPU that has none."""
 
 
 @hardware.command("list")
 @json_option
 def list_(*, as_json: bool) -> None:
-    """Every GPU with figures: the vendor's, and those measured on this host."""
+    """List all GPUs with figures: the vendor's, and those measured on this host."""
     from harness.sol.hardware import table
     from harness.sol.measured_gpu import hardware_directory, hardware_of, stored_rates, stored_targets
 
     directory = hardware_directory()
-    found = list(table().values())
+    hardware_figures = list(table().values())
     for target in stored_targets(directory):
         rates = stored_rates(target, directory)
         if rates is not None and target not in table():
-            found.append(hardware_of(rates))
-    emit([_row(one) for one in found], as_json=as_json, columns=_COLUMNS)
+            hardware_figures.append(hardware_of(rates))
+    emit([_row(figures) for figures in hardware_figures], as_json=as_json, columns=_COLUMNS)
 
 
 @hardware.command()
 @click.option("--device", default="cuda:0", show_default=True, metavar="DEVICE", help="The GPU to measure.")
 @json_option
 def measure(device: str, *, as_json: bool) -> None:
-    """Measure a GPU's bandwidth and peaks once and keep them for all bounds on this host.
+    """Measure a GPU's bandwidth and peak rates once, and store them for all bounds on this host.
 
-    A GPU of the hardware table keeps the vendor's figures; the table printed compares both.
+    Bounds on a GPU of the hardware table use the vendor's figures; the printed table compares both.
     """
     from harness.errors import ConfigurationError
     from harness.judge.devices.lock import take_device_lock
@@ -53,7 +53,7 @@ def measure(device: str, *, as_json: bool) -> None:
     kind, ordinal = parse_device(device)
     if kind != "cuda":
         raise ConfigurationError(
-            f"`{device}` is no GPU; the CPU is measured by itself, at the first bound",
+            f"`{device}` is not a GPU; the CPU is measured automatically before the first bound",
             where="--device",
             remedy="cuda:0",
         )
@@ -91,8 +91,8 @@ def measure(device: str, *, as_json: bool) -> None:
         },
     )
     if not as_json:
-        source = "the vendor's figures" if listed else "the measured ones, with margins"
-        echo(f"\n{rates.name} (target {rates.target}), kept in {file}; bounds take {source}")
+        source = "the vendor's figures" if listed else "the measured figures, with margins"
+        echo(f"\n{rates.name} (target {rates.target}), stored in {file}; bounds use {source}")
 
 
 _COLUMNS: dict[str, Any] = {

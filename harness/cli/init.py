@@ -1,4 +1,4 @@
-"""`harness init`: a new workspace, or the missing parts of one."""
+"""`harness init`: creates a workspace, or the missing parts of one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NAMES_SHOWN = 3
     default="starter",
     show_default=True,
     shell_complete=complete_shipped_suite,
-    help="Which of the shipped problems to copy: suites (`harness problems suites --shipped`), all, or none.",
+    help="Shipped problems to copy: suites (see `harness problems suites --shipped`), all, or none.",
 )
 @click.option(
     "--profile",
@@ -33,30 +33,30 @@ _NAMES_SHOWN = 3
 )
 @click.option("--github", is_flag=True, help="Add the workflow that checks pull requests with `harness proof`.")
 def init(directory: Path, problems: str, profile: str, *, github: bool) -> None:
-    """Make a workspace in DIRECTORY: a git repository with COORDINATION.md, harness.yaml, problems/ and ledger/.
+    """Create a workspace in DIRECTORY: a git repository with COORDINATION.md, harness.yaml, problems/ and ledger/.
 
-    What is there already is left as it is; what is new is committed on the branch that is checked out.
+    Existing files are not changed; new files are committed on the present branch.
     """
     from harness.ledger.create_workspace import create_workspace
 
     suites = tuple(word.strip() for word in problems.split(",") if word.strip() not in {"", "none"})
-    made = create_workspace(directory, suites=suites, small=profile == "small", github=github)
-    root = made.workspace.root
-    if not made.added:
-        echo(f"{root} is a workspace already; nothing was missing")
+    created = create_workspace(directory, suites=suites, small=profile == "small", github=github)
+    root = created.workspace.root
+    if not created.added:
+        echo(f"{root} is already a complete workspace; no file was added")
         return
-    echo(f"workspace {root}, branch {made.branch}: added {', '.join(made.added)}")
-    if made.left_out:
-        _print_left_out(made.left_out)
-    shown = "" if root == Path.cwd() else f"cd {shlex.quote(str(directory))} && "
-    echo(f"next: {shown}harness doctor    then: harness start")
+    echo(f"workspace {root}, branch {created.branch}: added {', '.join(created.added)}")
+    if created.left_out:
+        _print_left_out(created.left_out)
+    change_directory = "" if root == Path.cwd() else f"cd {shlex.quote(str(directory))} && "
+    echo(f"next: {change_directory}harness doctor    then: harness start")
 
 
 def _print_left_out(left_out: Mapping[str, str]) -> None:
-    """One line for each reason, with the number of problems and the first of them."""
+    """Print a line for each reason, with the number of problems and the names of the first ones."""
     reasons: dict[str, list[str]] = {}
     for key, reason in left_out.items():
         reasons.setdefault(reason, []).append(key)
     for reason, keys in reasons.items():
         names = ", ".join(keys[:_NAMES_SHOWN]) + (" ..." if len(keys) > _NAMES_SHOWN else "")
-        echo(f"left out {len(keys)} problems, each because {reason}: {names}")
+        echo(f"omitted {len(keys)} problems, because {reason}: {names}")

@@ -1,4 +1,4 @@
-"""`harness ledger`: look after the ledger's files."""
+"""`harness ledger`: maintenance of the ledger's files."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 @click.group()
 def ledger() -> None:
-    """Look after the ledger's files."""
+    """Maintain the ledger's files."""
 
 
 @ledger.command()
-@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.option("--dry-run", is_flag=True, help="Only print the changes.")
 @json_option
 def upgrade(*, dry_run: bool, as_json: bool) -> None:
-    """Upgrade the ledger to the newest format, in one commit. No document that is written changes.
+    """Upgrade the ledger to the newest format, in one commit. Existing documents do not change.
 
-    `harness start` does the same when it starts. Harnesses of earlier versions refuse the ledger afterwards.
+    `harness start` also upgrades the ledger. Earlier versions of the harness refuse the upgraded ledger.
     """
     from harness.git.repo import Repo
     from harness.ledger.ledger import coordination_branch
@@ -43,17 +43,17 @@ def upgrade(*, dry_run: bool, as_json: bool) -> None:
     if not result.is_outdated:
         echo(f"the ledger on {result.branch} has format {result.after} already: nothing to do")
         return
-    emit([asdict(each) for each in result.files], as_json=False)
+    emit([asdict(file) for file in result.files], as_json=False)
     formats = f"the ledger on {result.branch} from format {result.before} to format {result.after}"
     echo(f"would upgrade {formats}" if result.commit is None else f"upgraded {formats} in {result.commit[:12]}")
 
 
 @contextmanager
 def _no_start(workspace: Workspace) -> Iterator[None]:
-    """Keep `harness start` from beginning for the length of a block.
+    """Hold the lock of `harness start`, so that no run starts during the block.
 
     Raises:
-        ConfigurationError: one runs here.
+        ConfigurationError: a run is in progress.
     """
     from harness.errors import ConfigurationError
     from harness.workspace.files import file_lock

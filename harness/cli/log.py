@@ -1,4 +1,4 @@
-"""`harness log`: the ledger's entries, a line each."""
+"""`harness log`: prints the ledger's entries, one line each."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ _SHORT_KINDS = {"evaluation": "eval", "confirmation": "confirm"}
 @dataclass(frozen=True)
 class _LogLine:
     row: Row
-    """With the numbers of the entry that a champion entry cites."""
+    """The entry; a champion entry has the numbers of the entry that it cites."""
     message: str
 
 
 @click.command()
 @click.argument("problem", required=False, shell_complete=complete_problem)
 @click.option("--run", metavar="NAME", help="Entries of this run only.")
-@click.option("-n", "--number", type=click.IntRange(min=1), default=20, show_default=True, help="How many, the newest.")
+@click.option("-n", "--number", type=click.IntRange(min=1), default=20, show_default=True, help="Number of entries.")
 @json_option
 def log(problem: str | None, *, run: str | None, number: int, as_json: bool) -> None:
-    """Show ledger entries, the newest last; of PROBLEM (suite/name) or of all.
+    """Show the newest ledger entries of PROBLEM (suite/name) or of all problems, the newest last.
 
-    The message is the commit's subject, or why the candidate did not pass.
+    The message is the commit's subject, or the reason why the candidate did not pass.
     """
     from harness.cli.display.tables import screen_width, table_lines
     from harness.errors import AnswerIsNo
@@ -49,7 +49,7 @@ def log(problem: str | None, *, run: str | None, number: int, as_json: bool) -> 
         emit([_for_scripts(row, line) for row, line in zip(rows, lines, strict=True)], as_json=True)
     if not rows:
         about = "".join([f" of {problem}" if problem else "", f" in run {run}" if run else ""])
-        raise AnswerIsNo(f"the ledger has no entries{about}", remedy="`harness problems list` names the problems")
+        raise AnswerIsNo(f"the ledger has no entries{about}", remedy="`harness problems list` prints the problems")
     if not as_json:
         for text in table_lines(lines, _columns(one_problem=problem is not None), screen_width()):
             echo(text)
@@ -65,7 +65,7 @@ def _for_scripts(row: Row, line: _LogLine) -> dict[str, Any]:
 
 
 def _legend(lines: Sequence[_LogLine]) -> list[str]:
-    """Lines that explain the symbol after a number, the newest entries first."""
+    """Return lines that explain the symbol after a number, the newest entries first."""
     from harness.model.weaknesses import weakness_legend
 
     shown = [line.row for line in reversed(lines) if line.row.speedup is not None or line.row.kind == "baseline"]
@@ -84,7 +84,7 @@ def _line(index: Index, repo: Repo, row: Row) -> _LogLine:
 
 
 def _message(index: Index, repo: Repo, row: Row) -> str:
-    """Return what the entry is about, in a line."""
+    """Return a one-line description of an entry."""
     if row.reason or row.note:
         return row.reason or row.note or ""
     if row.kind == "confirmation":
@@ -98,7 +98,7 @@ def _message(index: Index, repo: Repo, row: Row) -> str:
 
 
 def _variants(index: Index, row: Row) -> Iterator[str]:
-    """The geometric mean of each correct variant of a baseline entry, in words."""
+    """Yield the name and geometric mean of each correct variant of a baseline entry."""
     from harness.ledger.standings_table import microseconds
     from harness.model.geometric_mean import geometric_mean
 
@@ -110,8 +110,8 @@ def _variants(index: Index, row: Row) -> Iterator[str]:
             yield f"{name} {microseconds(geometric_mean(times))}"
 
 
-def _history(row: Row) -> str:
-    """The mark of a number that does not count."""
+def _old_protocol(row: Row) -> str:
+    """Return a suffix that names the judge protocol of a speed-up that does not count any more."""
     from harness.model.champions import counts
 
     return "" if row.speedup is None or counts(row) or row.judge_protocol is None else f" (judge {row.judge_protocol})"
@@ -127,10 +127,10 @@ def _columns(*, one_problem: bool) -> tuple[Column[_LogLine], ...]:
         return line.row.at[:19].replace("T", " ")
 
     def interval(line: _LogLine) -> str:
-        return f"{speedup(line.row)}{_history(line.row)}"
+        return f"{speedup(line.row)}{_old_protocol(line.row)}"
 
     def margin(line: _LogLine) -> str:
-        return f"{speedup_with_margin(line.row)}{_history(line.row)}"
+        return f"{speedup_with_margin(line.row)}{_old_protocol(line.row)}"
 
     def short_kind(line: _LogLine) -> str:
         return _SHORT_KINDS.get(line.row.kind, line.row.kind)
@@ -139,16 +139,16 @@ def _columns(*, one_problem: bool) -> tuple[Column[_LogLine], ...]:
         mark = weakness_mark(line.row.weaknesses) if line.row.kind == "baseline" and line.row.latency_us else ""
         return f"{microseconds(line.row.latency_us)}{mark}"
 
-    problem: tuple[Column[_LogLine], ...] = (Column("problem", lambda line: line.row.problem, least=16),)
+    problem: tuple[Column[_LogLine], ...] = (Column("problem", lambda line: line.row.problem, min_width=16),)
     return (
         Column("at", at, ((6, lambda line: at(line)[5:16]), (4, None))),
         *(() if one_problem else problem),
         Column("seq", lambda line: str(line.row.seq)),
         Column("kind", lambda line: line.row.kind, ((2, short_kind),)),
-        Column("verdict", lambda line: line.row.verdict or "-", least=8),
+        Column("verdict", lambda line: line.row.verdict or "-", min_width=8),
         Column("latency", latency),
         Column("speed-up [95 %]", interval, ((5, margin),), "speed-up ±"),
         Column("worker", lambda line: line.row.worker or "-", ((3, None),)),
         Column("commit", lambda line: (line.row.commit or "-")[:_COMMIT_LENGTH], ((7, None),)),
-        Column("message", lambda line: line.message or "-", least=24 if one_problem else 16),
+        Column("message", lambda line: line.message or "-", min_width=24 if one_problem else 16),
     )

@@ -1,11 +1,10 @@
-"""`harness review`, `pr` and `proof`: from an agent's branch to a merge that a person can believe."""
+"""`harness review`, `pr` and `proof`: review of a candidate, its pull request, and the proof of the merge."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -28,25 +27,33 @@ if TYPE_CHECKING:
 
 _WHAT_LENGTH = 80
 _target = click.option(
-    "--target", metavar="NAME", help="Whose solution; by default harness.yaml's, else the run's only."
+    "--target", metavar="NAME", help="The target; by default harness.yaml's, else the run's only one."
 )
 _run = click.option("--run", metavar="NAME", help="The run; by default harness.yaml's.")
-_base = click.option("--base", metavar="BRANCH", help="What it is merged into; by default the remote's main branch.")
+_base = click.option(
+    "--base", metavar="BRANCH", help="The branch to merge into; the default is the remote's main branch."
+)
 
 
 @click.command()
-@click.argument("what", metavar="PROBLEM|BRANCH", required=False, shell_complete=complete_branch)
+@click.argument("problem_or_branch", metavar="PROBLEM|BRANCH", required=False, shell_complete=complete_branch)
 @_target
 @_run
 @_base
-@click.option("--no-diff", is_flag=True, help="Leave the difference of the sources out.")
+@click.option("--no-diff", is_flag=True, help="Omit the diff of the sources.")
 @json_option
 def review(
-    what: str | None, *, target: str | None, run: str | None, base: str | None, no_diff: bool, as_json: bool
+    problem_or_branch: str | None,
+    *,
+    target: str | None,
+    run: str | None,
+    base: str | None,
+    no_diff: bool,
+    as_json: bool,
 ) -> None:
-    """Show a candidate against the solution that stands: diff, numbers, provenance, warnings, what was tried before.
+    """Compare a candidate with the present solution: diff, numbers, provenance, warnings, earlier attempts.
 
-    Without an argument: the champions that no pull request carries yet.
+    Without an argument: list the champions without a pull request.
     """
     from harness.report.merging import main_branch, pick_remote
     from harness.report.review import review as collect
@@ -55,14 +62,15 @@ def review(
         del workspace
         run = run or config.run
         base = base or main_branch(repo, config.coordination_branch, pick_remote(repo, None))
-        if what is None:
-            _waiting(repo, index, config, run, base, as_json=as_json)
+        if problem_or_branch is None:
+            _print_waiting(repo, index, config, run, base, as_json=as_json)
             return
-        found = collect(repo, index, what, base=base, target=target or the_target(config, index, run), run=run)
+        target = target or single_target(config, index, run)
+        reviewed = collect(repo, index, problem_or_branch, base=base, target=target, run=run)
     if as_json:
-        echo_json(json.dumps(_as_data(found), indent=2, default=str))
+        echo_json(json.dumps(_as_data(reviewed), indent=2, default=str))
     else:
-        _print(found, diff=not no_diff)
+        _print(reviewed, diff=not no_diff)
 
 
 @click.command()
@@ -70,9 +78,9 @@ def review(
 @_target
 @_run
 @_base
-@click.option("--remote", metavar="NAME", help="Where to push; by default origin, where there is one.")
-@click.option("--no-push", is_flag=True, help="Leave the branch here.")
-@click.option("--replace", is_flag=True, help="Make a branch anew that carries an older champion.")
+@click.option("--remote", metavar="NAME", help="The remote to push to; the default is origin, if it exists.")
+@click.option("--no-push", is_flag=True, help="Do not push the branch.")
+@click.option("--replace", is_flag=True, help="Replace a branch with an older champion.")
 @json_option
 def pr(
     problem: str,
@@ -85,14 +93,14 @@ def pr(
     replace: bool,
     as_json: bool,
 ) -> None:
-    """Turn a problem's confirmed champion into a branch and a pull request that carries its proof."""
+    """Create a branch and a pull request, with its proof, from a problem's confirmed champion."""
     from harness.report.merging import main_branch, pick_remote, prepare, publish
 
     with opened() as (_, config, repo, index):
         run = run or config.run
         remote = pick_remote(repo, remote)
         base = base or main_branch(repo, config.coordination_branch, remote)
-        target = target or the_target(config, index, run)
+        target = target or single_target(config, index, run)
         coordination = config.coordination_branch
         pull = prepare(
             repo, index, problem, run=run, target=target, base=base, coordination=coordination, replace=replace
@@ -100,7 +108,7 @@ def pr(
         if remote and not no_push:
             publish(repo, pull, remote, coordination, replace=replace)
         elif pull.branch:
-            pull.notes.append("not pushed: " + ("as you asked" if remote else "there is no remote"))
+            pull.notes.append("not pushed: " + ("--no-push" if remote else "there is no remote"))
     if as_json:
         echo_json(json.dumps(_pull_data(pull), indent=2))
     else:
@@ -109,11 +117,11 @@ def pr(
 
 @click.command()
 @click.argument("commits", metavar="BASE..HEAD")
-@click.option("--ledger", metavar="REF", help="Where the ledger is, if not on BASE.")
-@click.option("--markdown", is_flag=True, help="Print the finding as a pull request's comment.")
+@click.option("--ledger", metavar="REF", help="The ref with the ledger; the default is BASE.")
+@click.option("--markdown", is_flag=True, help="Print the result as a comment for a pull request.")
 @json_option
 def proof(commits: str, *, ledger: str | None, markdown: bool, as_json: bool) -> None:
-    """Check without a device that the ledger on BASE proves what the commits of HEAD would merge."""
+    """Check, without a device, that the ledger on BASE proves the solution that the commits of HEAD merge."""
     from harness.errors import AnswerIsNo
     from harness.git.repo import Repo
     from harness.report.proof import check_proof
@@ -122,40 +130,41 @@ def proof(commits: str, *, ledger: str | None, markdown: bool, as_json: bool) ->
 
     base, dots, head = commits.partition("..")
     if not dots or not base or not head.strip("."):
-        raise click.UsageError(f"`{commits}` is no range; expected BASE..HEAD, such as main..win/main/suite/name")
+        raise click.UsageError(f"`{commits}` is not a range; expected BASE..HEAD, such as main..win/main/suite/name")
     with Repo(Workspace.find()) as repo:
-        found = check_proof(repo, base, head.strip("."), ledger=ledger)
-    entry = found.found.counts if found.found else None
-    weak = found.found.weaknesses if found.found else ()
+        result = check_proof(repo, base, head.strip("."), ledger=ledger)
+    entry = result.measured.counts if result.measured else None
+    weak = result.measured.weaknesses if result.measured else ()
     if as_json:
-        shown = {
-            name: getattr(found, name) for name in ("base", "head", "problem", "target", "tree", "faults", "notes")
+        document = {
+            name: getattr(result, name) for name in ("base", "head", "problem", "target", "tree", "faults", "notes")
         }
-        shown |= {"holds": found.holds, "seq": entry.seq if entry else None, "weaknesses": for_scripts(weak)}
-        echo_json(json.dumps(shown, indent=2))
+        document |= {"holds": result.holds, "seq": entry.seq if entry else None, "weaknesses": for_scripts(weak)}
+        echo_json(json.dumps(document, indent=2))
     else:
         bullet = "- " if markdown else "  "
         if markdown:
-            echo(f"### {'The ledger proves this merge' if found.holds else 'Not proved'}\n")
+            echo(f"### {'The ledger proves this merge' if result.holds else 'Not proved'}\n")
         if entry is not None:
             echo(f"{_headline(entry, weak)}\n\n{workload_table(entry)}\n")
-        for line in [*found.faults, *(f"note: {note}" for note in found.notes)]:
+        for line in [*result.faults, *(f"note: {note}" for note in result.notes)]:
             echo(f"{bullet}{markdown_text(line, keep_code=True) if markdown else line}")
-        if found.holds and found.problem and not markdown:
-            echo(f"proved: {found.problem} for {found.target}, tree {(found.tree or '')[:12]}")
-    if not found.holds:
-        count = len(found.faults)
+        if result.holds and result.problem and not markdown:
+            echo(f"proved: {result.problem} for {result.target}, tree {(result.tree or '')[:12]}")
+    if not result.holds:
+        count = len(result.faults)
         raise AnswerIsNo(
-            f"not proved: {found.faults[0]}" + (f" (and {count - 1} more)" if count > 1 else ""),
-            remedy="make the branch with `harness pr PROBLEM`; it merges nothing but what was measured",
+            f"not proved: {result.faults[0]}" + (f" (and {count - 1} more)" if count > 1 else ""),
+            remedy="create the branch with `harness pr PROBLEM`, which merges only the measured solution",
         )
 
 
 @contextmanager
 def opened(*, patience_s: float | None = None) -> Iterator[tuple[Workspace, Config, Repo, Index]]:
-    """The refreshed index of the workspace here; what was unusual about it goes to stderr.
+    """Yield workspace, configuration, repository and the refreshed index; print messages of the refresh to stderr.
 
-    `patience_s` is that of `Index.refresh`.
+    Args:
+        patience_s: see `Index.refresh`.
     """
     from harness.cli.display.progress import progress_bar
     from harness.git.repo import Repo
@@ -173,22 +182,27 @@ def opened(*, patience_s: float | None = None) -> Iterator[tuple[Workspace, Conf
         yield workspace, config, repo, index
 
 
-def the_target(config: Config, index: Index, run: str) -> str:
-    """harness.yaml's target, or the only one that the run has entries for.
+def single_target(config: Config, index: Index, run: str) -> str:
+    """Return the configured target, else the only target with entries of the run, else `cpu`.
+
+    Args:
+        config: may set the target.
+        index: index of the ledger.
+        run: name of the run.
 
     Raises:
-        ConfigurationError: there are several.
+        ConfigurationError: the run has entries for several targets.
     """
     from harness.errors import ConfigurationError
     from harness.ledger.standings import known_targets
 
-    known = [config.target] if config.target else known_targets(index, run)
-    if len(known) > 1:
-        raise ConfigurationError(f"run {run} has the targets {', '.join(known)}", remedy="say which with --target")
-    return known[0] if known else "cpu"
+    targets = [config.target] if config.target else known_targets(index, run)
+    if len(targets) > 1:
+        raise ConfigurationError(f"run {run} has the targets {', '.join(targets)}", remedy="select one with --target")
+    return targets[0] if targets else "cpu"
 
 
-def _waiting(repo: Repo, index: Index, config: Config, run: str, base: str, *, as_json: bool) -> None:
+def _print_waiting(repo: Repo, index: Index, config: Config, run: str, base: str, *, as_json: bool) -> None:
     from harness.ledger.standings import known_problems, known_targets, standings
     from harness.report.today import champions_waiting
 
@@ -196,64 +210,74 @@ def _waiting(repo: Repo, index: Index, config: Config, run: str, base: str, *, a
     for target in [config.target] if config.target else known_targets(index, run):
         table = standings(index, known_problems(index), target, run)
         waiting = champions_waiting(repo, table, run, target, base)
-        rows += [{"champion": one.what, "problem": one.problem, "target": target, "seq": one.seq} for one in waiting]
+        rows += [
+            {"champion": champion.description, "problem": champion.problem, "target": target, "seq": champion.seq}
+            for champion in waiting
+        ]
     emit(rows, as_json=as_json, empty="no champion waits for a pull request")
     if rows and not as_json:
-        echo("\n`harness review PROBLEM` shows one, `harness pr PROBLEM` makes its branch")
+        echo("\n`harness review PROBLEM` shows a champion, `harness pr PROBLEM` creates its branch")
 
 
 def _headline(entry: Entry, weak: Sequence[Weakness]) -> str:
     summary = entry.summary
     if summary is None or summary.speedup is None or summary.speedup_ci95 is None:
         return f"{entry.problem} for {entry.target}: {entry.verdict}"
-    low, high = summary.speedup_ci95
+    speedup_ci95_low, speedup_ci95_high = summary.speedup_ci95
     score = f", score {summary.score:.3f}" if summary.score is not None else ""
     return (
         f"{entry.problem} for {entry.target}: {summary.speedup:.3f}x{weakness_mark(weak)} the fastest baseline "
-        f"(95 % {low:.3f} to {high:.3f}){score}; {entry.trust}"
+        f"(95 % {speedup_ci95_low:.3f} to {speedup_ci95_high:.3f}){score}; {entry.trust}"
     )
 
 
-def _print(found: Review, *, diff: bool) -> None:
+def _print(reviewed: Review, *, diff: bool) -> None:
     from harness.cli.display.results import print_judgement
 
-    echo(f"{found.problem} for {found.target}", bold=True)
-    echo(f"candidate  {found.commit[:12]} tree {found.tree[:12]}" + (f" on {found.branch}" if found.branch else ""))
-    echo(f"entry      {_entry_line(found.measured)}")
-    standing = "none" if found.present_tree is None else f"tree {found.present_tree[:12]}: {_entry_line(found.present)}"
+    echo(f"{reviewed.problem} for {reviewed.target}", bold=True)
+    echo(
+        f"candidate  {reviewed.commit[:12]} tree {reviewed.tree[:12]}"
+        + (f" on {reviewed.branch}" if reviewed.branch else "")
+    )
+    echo(f"entry      {_entry_line(reviewed.measured)}")
+    standing = (
+        "none"
+        if reviewed.present_tree is None
+        else f"tree {reviewed.present_tree[:12]}: {_entry_line(reviewed.present)}"
+    )
     echo(f"stands now {standing}")
-    for name, value in found.provenance.items():
+    for name, value in reviewed.provenance.items():
         echo(f"{name.lower():10} {printable(value)}")
-    if found.warnings:
+    if reviewed.warnings:
         echo()
-        for warning in found.warnings:
+        for warning in reviewed.warnings:
             echo(f"warning: {printable(warning)}", fg="yellow")
-    if found.measured:
+    if reviewed.measured:
         echo()
-        print_judgement(found.measured.counts, found.measured.weaknesses)
-    _print_before(found)
-    if diff and found.diff:
-        echo(f"\n{found.diff}")
+        print_judgement(reviewed.measured.counts, reviewed.measured.weaknesses)
+    _print_history(reviewed)
+    if diff and reviewed.diff:
+        echo(f"\n{reviewed.diff}")
 
 
-def _print_before(found: Review) -> None:
-    """The way to this candidate."""
+def _print_history(reviewed: Review) -> None:
+    """Print earlier attempts and lessons."""
     from harness.cli.display.tables import Column, screen_width, table_lines
 
-    if found.attempts:
+    if reviewed.attempts:
         echo("\ntried before, the newest first")
         columns: tuple[Column[Attempt], ...] = (
-            Column("seq", lambda one: str(one.seq)),
-            Column("worker", lambda one: one.worker or "-", ((1, None),)),
-            Column("verdict", lambda one: one.verdict or "-", least=12),
-            Column("speed-up", lambda one: f"{one.speedup:.3f}x" if one.speedup else "-"),
-            Column("what", lambda one: one.what[:_WHAT_LENGTH], least=24),
+            Column("seq", lambda attempt: str(attempt.seq)),
+            Column("worker", lambda attempt: attempt.worker or "-", ((1, None),)),
+            Column("verdict", lambda attempt: attempt.verdict or "-", min_width=12),
+            Column("speed-up", lambda attempt: f"{attempt.speedup:.3f}x" if attempt.speedup else "-"),
+            Column("what", lambda attempt: attempt.description[:_WHAT_LENGTH], min_width=24),
         )
-        for line in table_lines(found.attempts, columns, screen_width()):
+        for line in table_lines(reviewed.attempts, columns, screen_width()):
             echo(line)
-    if found.lessons:
+    if reviewed.lessons:
         echo("\nlessons, the newest first")
-        for lesson in found.lessons:
+        for lesson in reviewed.lessons:
             echo(f"  {printable(lesson)}")
 
 
@@ -261,15 +285,17 @@ def _entry_line(measured: MeasuredCandidate | None) -> str:
     if measured is None:
         return "not in the ledger"
     entry = measured.counts
-    which = f"confirmation of seq {measured.evaluation.seq}" if measured.confirmation else "evaluation, unconfirmed"
-    return f"seq {entry.seq} ({which}), {entry.verdict}, {entry.trust}, {measured.hash[:19]}"
+    kind = f"confirmation of seq {measured.evaluation.seq}" if measured.confirmation else "evaluation, unconfirmed"
+    return f"seq {entry.seq} ({kind}), {entry.verdict}, {entry.trust}, {measured.hash[:19]}"
 
 
-def _as_data(found: Review) -> dict[str, Any]:
-    fields = {**vars(found), "attempts": [asdict(one) for one in found.attempts]}
+def _as_data(reviewed: Review) -> dict[str, Any]:
+    fields = {**vars(reviewed), "attempts": [attempt.row() for attempt in reviewed.attempts]}
     for name in ("measured", "present"):
-        one: MeasuredCandidate | None = fields[name]
-        fields[name] = None if one is None else {"hash": one.hash, **one.counts.model_dump(mode="json")}
+        measured: MeasuredCandidate | None = fields[name]
+        fields[name] = None
+        if measured is not None:
+            fields[name] = {"hash": measured.hash, **measured.counts.model_dump(mode="json")}
     return fields
 
 
@@ -281,7 +307,7 @@ def _pull_data(pull: Pull) -> dict[str, Any]:
         "base": pull.base,
         "branch": pull.branch.name if pull.branch else None,
         "commit": pull.branch.commit if pull.branch else None,
-        "made": pull.branch.made if pull.branch else False,
+        "made": pull.branch.is_new if pull.branch else False,
         "remote": pull.remote,
         "url": pull.url,
         "title": pull.title,
@@ -292,9 +318,9 @@ def _pull_data(pull: Pull) -> dict[str, Any]:
 
 def _print_pull(pull: Pull) -> None:
     if pull.branch is not None:
-        made = "made" if pull.branch.made else "there already"
+        state = "created" if pull.branch.is_new else "unchanged"
         pushed = f", pushed to {pull.remote}" if pull.remote else ""
-        echo(f"{pull.branch.name} at {pull.branch.commit[:12]}: {made}{pushed}, off {pull.base}")
+        echo(f"{pull.branch.name} at {pull.branch.commit[:12]}: {state}{pushed}, based on {pull.base}")
     if pull.url:
         echo(pull.url)
     for note in pull.notes:

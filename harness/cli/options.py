@@ -1,3 +1,11 @@
-"""Help texts of options that several commands have."""
+"""Options that several commands have."""
 
-CLUSTER = "Judge on the devices of a Ray cluster: `auto` (the one that runs on this host), or HOST:PORT."
+from __future__ import annotations
+
+import click
+
+cluster_option = click.option(
+    "--cluster",
+    metavar="ADDRESS",
+    help="Judge on the devices of a Ray cluster: `auto` (the one that runs on this host), or HOST:PORT.",
+)

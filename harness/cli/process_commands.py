@@ -1,4 +1,4 @@
-"""`harness daemon`, `planner`, `worker` and `stop`: the parts of `harness start`, alone."""
+"""`harness daemon`, `planner`, `worker` and `stop`: the single processes of `harness start`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from harness.cli.display.output import echo, emit, json_option
-from harness.cli.options import CLUSTER
+from harness.cli.options import cluster_option
 from harness.cli.simulate import simulate
 from harness.model.printable import printable
 from harness.workspace.directories import Workspace
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 
 _METRICS = "Serve figures for Prometheus at http://127.0.0.1:PORT/metrics."
-_MAX_USD = "End sessions when the whole run has spent so much; by default `agent.overall.usd`."
+_MAX_USD = "End sessions when the run has spent this amount in USD; the default is `agent.overall.usd`."
 
 
 def stop_on_signals() -> threading.Event:
-    """An event that SIGTERM and Ctrl-C set, in place of ending the process: what runs ends cleanly."""
+    """Return an event that SIGTERM and Ctrl-C set instead of ending the process, so that it ends cleanly."""
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
@@ -39,7 +39,7 @@ def stop_on_signals() -> threading.Event:
 
 
 class _PrintableFormatter(logging.Formatter):
-    """Escapes what could steer a terminal, and indents further lines: none can pass for a record of its own."""
+    """Escapes control characters, and indents further lines so that they do not look like separate records."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         record.message = printable(record.message, keep_newlines=True).replace("\n", "\n  ")
@@ -47,7 +47,7 @@ class _PrintableFormatter(logging.Formatter):
 
 
 class _LogFile(RotatingFileHandler):
-    """A full disk costs lines of the log; it must not print a traceback for each of them."""
+    """A rotating log file that drops records on a full disk, without a traceback for each record."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
         if not isinstance(sys.exception(), OSError):
@@ -55,7 +55,12 @@ class _LogFile(RotatingFileHandler):
 
 
 def log_to_file(workspace: Workspace, part: str) -> None:
-    """Log with time and traceback to `.harness/logs/<part>.log`, of limited size; warnings also to stderr."""
+    """Log to `.harness/logs/<part>.log`, a rotated file; log warnings to stderr too.
+
+    Args:
+        workspace: the workspace.
+        part: name of the process, such as `daemon` or `worker-w01`.
+    """
     workspace.logs.mkdir(parents=True, exist_ok=True)
     file = _LogFile(workspace.logs / f"{part}.log", maxBytes=LOG_BYTES, backupCount=LOGS_KEPT, encoding="utf-8")
     file.setFormatter(_PrintableFormatter("%(asctime)s %(levelname)s %(name)s %(process)d: %(message)s"))
@@ -70,13 +75,16 @@ def log_to_file(workspace: Workspace, part: str) -> None:
 
 @click.command()
 @click.option("--device", "devices", multiple=True, metavar="DEVICE", help="cpu, cuda, cuda:0,1; one judge for each.")
-@click.option("--cluster", metavar="ADDRESS", help=CLUSTER)
+@cluster_option
 @click.option("--run", "run_name", metavar="NAME", help="The run whose branches are judged.")
 @click.option(
-    "--max-evaluations", type=click.IntRange(min=1), metavar="N", help="Judge at most so many candidates, and confirm."
+    "--max-evaluations",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Judge at most N candidates; confirmations do not count.",
 )
 @click.option("--metrics", type=click.IntRange(1, 65535), metavar="PORT", help=_METRICS)
-@click.option("--once", is_flag=True, help="End when nothing is left to judge.")
+@click.option("--once", is_flag=True, help="End when no candidate is left to judge.")
 def daemon(
     devices: tuple[str, ...],
     cluster: str | None,
@@ -86,7 +94,7 @@ def daemon(
     *,
     once: bool,
 ) -> None:
-    """Run the benchmark daemon alone: judge what the run's branches hold, and enter it into the ledger."""
+    """Run the benchmark daemon alone: judge the candidates on the run's branches and append entries to the ledger."""
     from harness.cli.cluster import open_cluster
     from harness.cli.devices import with_all_gpus
     from harness.daemon.invocation import current_invocation
@@ -120,11 +128,11 @@ def daemon(
     is_flag=False,
     flag_value=".",
     metavar="[WORKSPACE]",
-    help="Decide recorded decisions again (here, or of another workspace) and say whether they come out the same.",
+    help="Repeat the recorded decisions of a workspace, and report the decisions that differ now.",
 )
 @click.option("--policy", "policies", multiple=True, metavar="NAME", help="With --replay: compare policies.")
 @click.option("--run", "run_name", metavar="NAME", help="The run to plan.")
-@click.option("--target", metavar="NAME", help="Whose standings decide; by default harness.yaml's, else cpu.")
+@click.option("--target", metavar="NAME", help="The target of the standings; by default harness.yaml's, else cpu.")
 @click.option("--problem", "problems", multiple=True, metavar="GLOB", help="Problems to plan; may be given often.")
 @click.option("--worker", "workers", multiple=True, metavar="NAME", help="Workers to assign; by default w01, w02 ...")
 @click.option("--max-usd", type=click.FloatRange(min=0, min_open=True), metavar="X", help=_MAX_USD)
@@ -155,8 +163,8 @@ def planner(
 
     end_with_parent()
     workspace = Workspace.find(Path(replay) if replay else None)
-    given = {"run": run_name, "problems": problems or None, "target": target, "agent.overall.usd": max_usd}
-    config = load_config(workspace, given)
+    overrides = {"run": run_name, "problems": problems or None, "target": target, "agent.overall.usd": max_usd}
+    config = load_config(workspace, overrides)
     if replay:
         _replay(workspace, config, policies, as_json=as_json)
         return
@@ -171,10 +179,17 @@ planner.add_command(simulate)
 
 
 def model_adviser(workspace: Workspace, config: Config, stop: threading.Event) -> Adviser:
-    """The planner's model, as the planner asks for advice: here because planner and agents do not know each other.
+    """Return the function with which the planner requests advice from a model.
+
+    It is defined here because the packages planner and agents do not import each other.
+
+    Args:
+        workspace: the workspace.
+        config: sets model, deadline and budget.
+        stop: ends a session in progress when set.
 
     Raises:
-        ConfigurationError: what a session of claude needs is missing.
+        ConfigurationError: a requirement of kind `claude` is missing.
     """
     from harness.agents.adviser import PlanningModel
     from harness.agents.kinds import check_claude
@@ -185,24 +200,24 @@ def model_adviser(workspace: Workspace, config: Config, stop: threading.Event) -
     model = PlanningModel(workspace, config, SCHEMA, stop)
 
     def advise(inputs: PolicyInputs, decision: Decision) -> Advice | None:
-        holds: list[Advice] = []
+        valid: list[Advice] = []
 
-        def judge(given: dict[str, object]) -> str | None:
+        def check(proposal: dict[str, object]) -> str | None:
             try:
-                holds.append(accepted(read_proposal(given), inputs, "claude"))
+                valid.append(accepted(read_proposal(proposal), inputs, "claude"))
             except FormatError as error:
                 return error.message
             return None
 
         situation = {**inputs.model_dump(mode="json"), "the policy proposes": decision.model_dump(mode="json")}
-        name = model.ask(situation, judge)
-        return replace(holds[-1], by=f"claude: {name}") if name is not None and holds else None
+        name = model.ask(situation, check)
+        return replace(valid[-1], by=f"claude: {name}") if name is not None and valid else None
 
     return advise
 
 
 def _replay(workspace: Workspace, config: Config, policies: tuple[str, ...], *, as_json: bool) -> None:
-    """Print every recorded decision and whether the policy still makes it; or how policies compare on them."""
+    """Print each recorded decision and whether the policy repeats it; with `policies`, compare them instead."""
     from harness.errors import AnswerIsNo
     from harness.git.repo import Repo
     from harness.planner.policies import policy_named
@@ -210,35 +225,35 @@ def _replay(workspace: Workspace, config: Config, policies: tuple[str, ...], *, 
     from harness.planner.replay import replay as decide_again
 
     with Repo(workspace) as repo:
-        found = decide_again(workspace, repo, config)
+        decisions = decide_again(workspace, repo, config)
     if policies:
-        compared = compare(found, dict(policy_named(name) for name in policies))
-        emit([asdict(each) for each in compared], as_json=as_json)
+        compared = compare(decisions, dict(policy_named(name) for name in policies))
+        emit([asdict(comparison) for comparison in compared], as_json=as_json)
         return
     rows = [
         {
-            "seq": one.seq,
-            "at": one.at,
-            "policy": one.policy,
-            "assignments": ", ".join(f"{row.worker}: {row.problem}" for row in one.recorded.assignments),
-            "same": "-" if one.by_model else "yes" if one.same else "no",
+            "seq": decision.seq,
+            "at": decision.at,
+            "policy": decision.policy,
+            "assignments": ", ".join(f"{row.worker}: {row.problem}" for row in decision.recorded.assignments),
+            "same": "-" if decision.by_model else "yes" if decision.is_equal else "no",
         }
-        for one in found
+        for decision in decisions
     ]
     emit(rows, as_json=as_json, empty=f"no decisions of run {config.run} are recorded")
-    changed = sum(not one.same and not one.by_model for one in found)
+    changed = sum(not decision.is_equal and not decision.by_model for decision in decisions)
     if changed:
-        raise AnswerIsNo(f"{changed} of {len(found)} decisions come out differently today")
+        raise AnswerIsNo(f"{changed} of {len(decisions)} decisions differ from the recorded ones")
 
 
 @click.command()
 @click.argument("name")
 @click.option("--agent", type=click.Choice(["claude", "command", "tuner"]), help="The kind of agent.")
 @click.option("--run", "run_name", metavar="NAME", help="The run to work for.")
-@click.option("--target", metavar="NAME", help="What to tune for; by default harness.yaml's, else cpu.")
+@click.option("--target", metavar="NAME", help="The target; by default harness.yaml's, else cpu.")
 @click.option("--max-usd", type=click.FloatRange(min=0, min_open=True), metavar="X", help=_MAX_USD)
 def worker(name: str, agent: str | None, run_name: str | None, target: str | None, max_usd: float | None) -> None:
-    """Run the worker NAME alone: do what its row in COORDINATION.md says."""
+    """Run the worker NAME alone: work on the problem that its row in COORDINATION.md assigns."""
     from harness.agents.worker import run_worker
     from harness.workspace.configuration import load_config
     from harness.workspace.parent_process import end_with_parent
@@ -246,20 +261,22 @@ def worker(name: str, agent: str | None, run_name: str | None, target: str | Non
     end_with_parent()
     stop = stop_on_signals()
     workspace = Workspace.find()
-    given = {"run": run_name, "agent.kind": agent, "target": target, "agent.overall.usd": max_usd}
-    config = load_config(workspace, given)
+    overrides = {"run": run_name, "agent.kind": agent, "target": target, "agent.overall.usd": max_usd}
+    config = load_config(workspace, overrides)
     log_to_file(workspace, f"worker-{name}")
     run_worker(workspace, config, name, stop, target=config.target or "cpu")
 
 
 @click.command()
-@click.option("--within", "within_s", type=float, default=90.0, show_default=True, metavar="S", help="Wait so long.")
+@click.option(
+    "--within", "within_s", type=float, default=90.0, show_default=True, metavar="S", help="Timeout in seconds."
+)
 def stop(within_s: float) -> None:
-    """End a running `harness start` cleanly, and wait until it has."""
+    """End a running `harness start` cleanly, and wait until it has ended."""
     from harness.errors import AnswerIsNo
     from harness.supervise import stop_running
 
     workspace = Workspace.find()
     if not stop_running(workspace, within_s):
         raise AnswerIsNo("no `harness start` runs in this workspace", where=str(workspace.root))
-    echo("stopped; type `harness start` to go on")
+    echo("stopped; `harness start` continues the run")

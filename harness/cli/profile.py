@@ -1,4 +1,4 @@
-"""`harness profile`: hardware counters of a solution that passed, in numbers and in a sentence."""
+"""`harness profile`: hardware counters of a solution that passed, and a sentence that names the bottleneck."""
 
 from __future__ import annotations
 
@@ -26,24 +26,32 @@ if TYPE_CHECKING:
     from harness.workspace.blocking_judge import JudgeProcess
 
 _QUICK_HALF_WIDTH = 0.1
-"""Of the evaluation that shows that a solution passes: its speed-up is not what is asked for."""
+"""Half-width for the evaluation before a profile: only its verdict matters, not its speed-up."""
 
 
 @click.command()
-@click.argument("what", metavar="SOLUTION")
-@click.option("--problem", "named", metavar="P", help="The problem: its key, or its directory.")
+@click.argument("path_or_commit", metavar="SOLUTION")
+@click.option("--problem", "problem_name", metavar="P", help="The problem: its key, or its directory.")
 @click.option(
-    "--workload", metavar="UUID", help="The workload, by the beginning of its uuid; by default the one with most data."
+    "--workload",
+    metavar="UUID",
+    help="The workload, by the beginning of its uuid; the default is the one with the most data.",
 )
-@click.option("--device", metavar="DEVICE", help="cuda, cuda:1; by default as `harness start`.")
+@click.option("--device", metavar="DEVICE", help="cuda, cuda:1; the default is that of `harness start`.")
 @sandbox_option
 @json_option
 def profile(
-    what: str, *, named: str | None, workload: str | None, device: str | None, sandbox: SandboxKind, as_json: bool
+    path_or_commit: str,
+    *,
+    problem_name: str | None,
+    workload: str | None,
+    device: str | None,
+    sandbox: SandboxKind,
+    as_json: bool,
 ) -> None:
-    """Read the hardware counters of a solution that PASSED; one that is not known to pass is judged first.
+    """Read the hardware counters of a solution that PASSED; a solution without a verdict is judged first.
 
-    Nsight Compute reads them around the harness's own launcher, for language cuda and for Triton solutions whose
+    Nsight Compute reads the counters of the harness's launcher, for language cuda and for Triton solutions whose
     launches can be recorded. No verdict uses them.
     """
     from harness.cli.targets import candidate
@@ -52,15 +60,15 @@ def profile(
     from harness.sol.hardware import CPU
     from harness.workspace.blocking_judge import judge_process
 
-    workspace = workspace_near(Path(what))
+    workspace = workspace_near(Path(path_or_commit))
     _, chosen = chosen_device(workspace, device)
     if chosen.target == CPU:
         raise AnswerIsNo("no counters: no hardware counters are read on the target cpu")
     with (
-        candidate(what, named, None, target=chosen.target, workspace=workspace) as (problem, solution_dir),
+        candidate(path_or_commit, problem_name, None, target=chosen.target, workspace=workspace) as named,
         judge_process(first_device(chosen), cache_of(workspace), sandbox) as judge,
     ):
-        report = _report(judge, problem, solution_dir, workload)
+        report = _report(judge, *named, workload)
     clear_progress()
     if as_json:
         echo_json(report.model_dump_json(indent=2))
@@ -72,10 +80,10 @@ def profile(
 
 
 def _report(judge: JudgeProcess, problem: Problem, solution_dir: Path, workload: str | None) -> CounterReport:
-    """The counters; the solution is judged first, against the eager reference, where it is not known to pass.
+    """Return the counters; a solution without a verdict is first judged against the eager reference.
 
     Raises:
-        AnswerIsNo: it does not pass.
+        AnswerIsNo: the solution does not pass.
     """
     from harness.errors import AnswerIsNo, HarnessError
 
@@ -87,9 +95,9 @@ def _report(judge: JudgeProcess, problem: Problem, solution_dir: Path, workload:
             raise HarnessError(f"the judge cannot profile: {answer.verdict}: {answer.reason}", where=problem.key)
         if not report.needs_verdict or is_judged:
             return report
-        against = dict.fromkeys((each.uuid for each in problem.workloads), "eager")
+        against = dict.fromkeys((workload_of_problem.uuid for workload_of_problem in problem.workloads), "eager")
         request = judge_request(problem, solution_dir, baseline=against, half_width=_QUICK_HALF_WIDTH)
         judged = judge.ask(request, show_progress)
         if judged.verdict != "PASSED":
-            raise AnswerIsNo(f"only a solution that passes is profiled: {judged.verdict}: {judged.reason}")
+            raise AnswerIsNo(f"only a solution that passes can be profiled: {judged.verdict}: {judged.reason}")
     raise AssertionError("unreachable")

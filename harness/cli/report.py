@@ -1,4 +1,4 @@
-"""`harness report`: one self-contained HTML page about a run."""
+"""`harness report`: writes a self-contained HTML page about a run."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from pathlib import Path
 import click
 
 from harness.cli.display.output import echo
-from harness.cli.merge_commands import opened, the_target
+from harness.cli.merge_commands import opened, single_target
 
 
 @click.command()
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), default=Path("report.html"))
 @click.option("--run", metavar="NAME", help="The run; by default harness.yaml's.")
-@click.option("--target", metavar="NAME", help="The target; by default harness.yaml's, else the run's only.")
-@click.option("--commit-url", metavar="URL", help="Where commits are shown: URL with {} for the id.")
+@click.option("--target", metavar="NAME", help="The target; by default harness.yaml's, else the run's only one.")
+@click.option("--commit-url", metavar="URL", help="URL of a commit's page, with {} for the id.")
 def report(output: Path, *, run: str | None, target: str | None, commit_url: str | None) -> None:
-    """Write one HTML file about a run: headline, trajectories, table, moves, spend. It opens from disk, offline."""
+    """Write an HTML file about a run: headline, trajectories, table, steps, spend. The file works offline."""
     from harness.errors import ConfigurationError
     from harness.formats.problems import list_problems
     from harness.ledger.standings import known_problems
@@ -33,15 +33,15 @@ def report(output: Path, *, run: str | None, target: str | None, commit_url: str
         if commit_url is None and web is not None:
             commit_url = f"{web}/-/commit/{{}}" if "gitlab" in web else f"{web}/commit/{{}}"
         if commit_url is not None and ("{}" not in commit_url or not commit_url.startswith(("https://", "http://"))):
-            raise ConfigurationError(f"`{commit_url}` is no address with {{}} in it", where="--commit-url")
-        here = list_problems(workspace.problems, config.problems)
+            raise ConfigurationError(f"`{commit_url}` is not a URL with {{}} in it", where="--commit-url")
+        keys = list_problems(workspace.problems, config.problems)
         data = collect(
             repo,
             index,
             branch=config.coordination_branch,
-            problems=sorted({*here, *known_problems(index)}),
+            problems=sorted({*keys, *known_problems(index)}),
             run=run,
-            target=target or the_target(config, index, run),
+            target=target or single_target(config, index, run),
             commit_url=commit_url,
         )
     try:

@@ -24,7 +24,7 @@ PORT = 8470
     "workspace", type=click.Path(exists=True, file_okay=False, path_type=Path), default=Path(), metavar="[WORKSPACE]"
 )
 @click.option(
-    "--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="0 takes a free one.", metavar="N"
+    "--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="0 selects a free port.", metavar="N"
 )
 @click.option("--bind", metavar="ADDRESS", default="127.0.0.1", show_default=True, help="IP address to listen at.")
 @click.option("--run", metavar="NAME", help="The run; by default the one in progress, else harness.yaml's.")
@@ -32,10 +32,10 @@ PORT = 8470
     "--target", metavar="NAME", help="The target; by default that of the run in progress or of its last entry."
 )
 def serve(workspace: Path, *, port: int, bind: str, run: str | None, target: str | None) -> None:
-    """Show a run as a live page in a browser, at the URL that is printed. Read-only; Ctrl-C ends it at once.
+    """Serve a live, read-only page about a run at the printed URL. Ctrl-C ends the server.
 
-    Champions against bounds, trajectories as they grow, workers, queue, spend against limits, recent verdicts. The
-    page needs the token in the URL. Without --bind it is served on this machine only.
+    The page shows champions and bounds, trajectories, workers, queue, spend and limits, and recent verdicts. It needs
+    the token in the URL. Without --bind, only this machine can connect.
     """
     from harness.cli.display.progress import progress_bar
     from harness.git.repo import Repo
@@ -57,13 +57,13 @@ def serve(workspace: Path, *, port: int, bind: str, run: str | None, target: str
             texts = collector.collect(progress)
         for message in (*collector.messages, *_warnings(config, bind)):
             echo(f"harness: {message}", err=True)
-        stack.pop_all()  # the page closes all of them
+        stack.pop_all()  # `serve_page` closes all of them
         serve_page(listener, collector, texts, _announce)
 
 
 def _announce(access: Access) -> None:
     echo(f"watch the run at {access.url}")
-    echo("Ctrl-C ends this server and leaves the run alone", err=True)
+    echo("Ctrl-C ends this server and does not end the run", err=True)
 
 
 def _warnings(config: Config, bind: str) -> Iterator[str]:
@@ -74,6 +74,6 @@ def _warnings(config: Config, bind: str) -> Iterator[str]:
             f"`ssh -L {PORT}:127.0.0.1:{PORT} HOST` from the other machine is safer than --bind"
         )
     if config.agent.network == "host":
-        yield "warning: agents have this machine's network (agent.network: host): only the token keeps them out"
+        yield "warning: agents have this machine's network (agent.network: host): only the token protects the page"
     if config.judge.sandbox == "none":
-        yield "warning: candidates run unconfined (judge.sandbox: none): only the token keeps them out"
+        yield "warning: candidates run without a sandbox (judge.sandbox: none): only the token protects the page"

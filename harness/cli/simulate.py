@@ -1,4 +1,4 @@
-"""`harness planner simulate`: policies compared in simulated worlds."""
+"""`harness planner simulate`: comparison of policies in simulated worlds."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SEED_SETS = ("development", "held-out")
     type=click.Choice(_SEED_SETS),
     default="development",
     show_default=True,
-    help="Which seeds: 8 to develop policies with, or 20 that no policy was developed with.",
+    help="Set of seeds: 8 for the development of policies, or 20 that were not used in their development.",
 )
 @click.option("--seed-count", type=click.IntRange(min=1), metavar="N", help="The first N of the seeds only.")
 @click.option("--problems", type=click.IntRange(min=1), metavar="N", help="Number of problems; by default 235.")
@@ -80,7 +80,7 @@ def simulate(
     named = [policy_named(policy)[0] for policy in policies] or list(POLICIES)
     named = list(dict.fromkeys([*named, ROUND_ROBIN]))  # every ratio is to round robin
     seeds = (HELD_OUT_SEEDS if seed_set == "held-out" else DEVELOPMENT_SEEDS)[:seed_count]
-    given: dict[str, Any] = {
+    changes: dict[str, Any] = {
         "problems": problems,
         "gpus": gpus,
         "workers": workers,
@@ -88,7 +88,7 @@ def simulate(
         "usd_per_gpu_hour": usd_per_gpu_hour,
         "usd_per_agent_hour": usd_per_agent_hour,
     }
-    settings = replace(SimulationSettings(), **{name: value for name, value in given.items() if value is not None})
+    settings = replace(SimulationSettings(), **{name: value for name, value in changes.items() if value is not None})
     runs = {}
     total = len(worlds or WORLDS) * len(named) * len(seeds)
     for key, run in run_all(worlds or tuple(WORLDS), named, seeds, settings, jobs or os.cpu_count() or 1):

@@ -1,4 +1,4 @@
-"""Agents that cost money and have no limit: `harness start` asks on a terminal, and warns elsewhere."""
+"""The confirmation before a run of paid agents without a limit: a question on a terminal, else a warning."""
 
 from __future__ import annotations
 
@@ -19,14 +19,18 @@ _FIX = "harness start --max-usd 5, or agent: {overall: {usd: 100}} in harness.ya
 
 
 def ask_for_a_limit(config: Config, limits: Limits) -> None:
-    """Ask, or warn, when agents that cost money are about to run without any limit of the run or its workers.
+    """Ask for confirmation, or warn, if paid agents have no limit of the run or its workers.
+
+    Args:
+        config: sets the kinds of agents and their budgets.
+        limits: limits of the command line.
 
     Raises:
-        ConfigurationError: the person at the terminal does not want to start without a limit.
+        ConfigurationError: the user declined to start without a limit.
     """
     paid = config.agent.kind in _PAID or config.planner.kind == "claude"
-    ends = (limits.max_evaluations, limits.max_minutes, limits.max_usd)
-    if not paid or any(ends) or _limits(config.agent.overall) or _limits(config.agent.per_worker):
+    of_command_line = (limits.max_evaluations, limits.max_minutes, limits.max_usd)
+    if not paid or any(of_command_line) or _limits(config.agent.overall) or _limits(config.agent.per_worker):
         return
     agents = f"agents of kind {config.agent.kind}" if config.agent.kind in _PAID else "a planner of kind claude"
     if not (sys.stdin.isatty() and sys.stderr.isatty()):

@@ -1,4 +1,4 @@
-"""`harness start`: everything at once, until done or stopped."""
+"""`harness start`: runs planner, workers, daemon and judges until the run ends or is stopped."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import click
 
 from harness.cli.completion_values import complete_glob
 from harness.cli.display.output import echo, echo_json, json_option
-from harness.cli.options import CLUSTER
+from harness.cli.options import cluster_option
 from harness.model.printable import printable
 
 if TYPE_CHECKING:
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--workers", type=click.IntRange(min=1), metavar="N", help="How many workers.")
+@click.option("--workers", type=click.IntRange(min=1), metavar="N", help="Number of workers.")
 @click.option("--agent", type=click.Choice(["claude", "command", "tuner"]), help="The kind of agent.")
 @click.option("--device", "devices", multiple=True, metavar="DEVICE", help="cpu, cuda, cuda:0,1; one judge for each.")
-@click.option("--cluster", metavar="ADDRESS", help=CLUSTER)
-@click.option("--run", "run_name", metavar="NAME", help="The run: branches and entries carry its name.")
+@cluster_option
+@click.option("--run", "run_name", metavar="NAME", help="Name of the run, part of its branches and entries.")
 @click.option(
     "--problem",
     "problems",
@@ -39,14 +39,17 @@ if TYPE_CHECKING:
     help="Problems to work on; may be given often.",
 )
 @click.option(
-    "--max-evaluations", type=click.IntRange(min=1), metavar="N", help="End after so many; confirmations come on top."
+    "--max-evaluations",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="End after N evaluations; confirmations do not count.",
 )
-@click.option("--max-minutes", type=click.FloatRange(min=0, min_open=True), metavar="M", help="End after so long.")
+@click.option("--max-minutes", type=click.FloatRange(min=0, min_open=True), metavar="M", help="End after M minutes.")
 @click.option(
     "--max-usd",
     type=click.FloatRange(min=0, min_open=True),
     metavar="X",
-    help="Spend at most so much; the run ends when no further request fits.",
+    help="Limit in USD; the run ends when the remainder is too small for another request.",
 )
 @click.option(
     "--metrics",
@@ -54,7 +57,7 @@ if TYPE_CHECKING:
     metavar="PORT",
     help="Serve figures for Prometheus at http://127.0.0.1:PORT/metrics.",
 )
-@click.option("--detach", is_flag=True, help="Return when the run is up; it needs this terminal no longer.")
+@click.option("--detach", is_flag=True, help="Run in the background; return when the run has started.")
 @json_option
 def start(
     workers: int | None,
@@ -71,15 +74,15 @@ def start(
     detach: bool,
     as_json: bool,
 ) -> int:
-    """Run planner, workers, daemon and judges. Limits count this invocation; started again, it goes on.
+    """Run planner, workers, daemon and judges. Limits apply to this invocation; a second invocation continues the run.
 
-    Exit code 2 when a failure prevented all work: no judge became ready, every session failed and nothing was
-    evaluated, or a limit left no room for one request. The last lines say what is pending and what to do next.
+    The exit code is 2 if a failure prevented all work: no judge became ready, every session failed and nothing was
+    evaluated, or a limit was too small for one request. The last lines list pending submissions and the next command.
     """
     from harness.agents.kinds import kind_of
     from harness.cli.attach import start_detached
     from harness.cli.cluster import choose_cluster
-    from harness.cli.devices import choose
+    from harness.cli.devices import choose_devices
     from harness.cli.preflight.requirements import check_run
     from harness.cli.process_commands import log_to_file
     from harness.cli.spend_limit import ask_for_a_limit
@@ -92,22 +95,22 @@ def start(
     workspace = Workspace.find()
     if detach:
         return start_detached(workspace, as_json=as_json)
-    given = {
+    overrides = {
         "workers": workers,
         "agent.kind": agent,
         "devices": devices or None,
         "run": run_name,
         "problems": problems or None,
     }
-    config = load_config(workspace, given)
-    chosen = choose_cluster(config, cluster) if cluster else choose(config)
+    config = load_config(workspace, overrides)
+    chosen = choose_cluster(config, cluster) if cluster else choose_devices(config)
     check_run(workspace, config, chosen, lambda line: echo(line, err=True))
     kind = kind_of(config, chosen.devices, root=workspace.root)
     decided = {"agent.kind": kind} if cluster else {"agent.kind": kind, "devices": chosen.devices}
-    config = load_config(workspace, {**given, **decided})
+    config = load_config(workspace, {**overrides, **decided})
     log_to_file(workspace, "start")
-    logging.getLogger("harness").info("start: %s", chosen.why)
-    stop, how = _stop_on_signals()
+    logging.getLogger("harness").info("start: %s", chosen.reason)
+    stop, signal_names = _stop_on_signals()
     budget = config.agent.overall
     limits = Limits(max_evaluations or budget.evaluations, max_minutes or budget.minutes, max_usd)
     ask_for_a_limit(config, limits)
@@ -126,28 +129,28 @@ def start(
         _finish(workspace, config, chosen.target, outcome, as_json=as_json)
         if outcome.failure is not None:
             raise outcome.failure
-        interrupted = outcome.interrupted and how["signal"] == "SIGINT"
+        interrupted = outcome.interrupted and "SIGINT" in signal_names[-1:]
         return record(outcome.reason, EXIT_INTERRUPTED if interrupted else 0)
 
 
-def _stop_on_signals() -> tuple[threading.Event, dict[str, str]]:
-    """An event that SIGTERM and Ctrl-C set, and which of them did."""
+def _stop_on_signals() -> tuple[threading.Event, list[str]]:
+    """Return an event that SIGTERM and Ctrl-C set, and the list of the received signals' names."""
     import signal
 
-    stop, how = threading.Event(), {"signal": ""}
+    stop, signal_names = threading.Event(), list[str]()
 
     def handle(number: int, _: object) -> None:
-        how["signal"] = signal.Signals(number).name
+        signal_names.append(signal.Signals(number).name)
         stop.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, handle)
-    return stop, how
+    return stop, signal_names
 
 
 @contextmanager
 def _display(limits: Limits, *, as_json: bool) -> Iterator[Callable[[Snapshot], None]]:
-    """Live on a terminal, a line for each change elsewhere; nothing with --json."""
+    """Yield a function that displays a snapshot: live on a terminal, else a line per change; nothing with --json."""
     if as_json:
         yield lambda _: None
     elif sys.stdout.isatty():
@@ -156,12 +159,12 @@ def _display(limits: Limits, *, as_json: bool) -> Iterator[Callable[[Snapshot], 
         with Live(refresh_per_second=4, transient=True) as live:
             yield lambda snapshot: live.update(_panel(snapshot, limits))
     else:
-        said: dict[str, str] = {}
+        printed: dict[str, str] = {}
 
         def show(snapshot: Snapshot) -> None:
-            for about, line in _lines(snapshot).items():
-                if said.get(about) != line:
-                    said[about] = line
+            for subject, line in _lines(snapshot).items():
+                if printed.get(subject) != line:
+                    printed[subject] = line
                     echo(f"[{snapshot.elapsed_s:5.0f} s] {line}")
 
         yield show
@@ -184,7 +187,7 @@ def _stage(snapshot: Snapshot) -> str:
 
 
 def _lines(snapshot: Snapshot) -> dict[str, str]:
-    """What is worth a line in a log whenever it changes: what it is about -> the line."""
+    """Return subject -> line; a line is printed again when it changes."""
     lines = {"judge": _doing(snapshot)}
     for name, status in sorted(snapshot.workers.items()):
         if status is not None and status.problem:
@@ -194,7 +197,7 @@ def _lines(snapshot: Snapshot) -> dict[str, str]:
     for problem, speedup in _confirmed(snapshot).items():
         lines[f"{problem} confirmed"] = f"confirmed: {problem} {speedup}"
     lines |= {message: message for message in snapshot.messages}
-    return {about: printable(line) for about, line in lines.items()}
+    return {subject: printable(line) for subject, line in lines.items()}
 
 
 def _confirmed(snapshot: Snapshot) -> dict[str, str]:
@@ -202,7 +205,7 @@ def _confirmed(snapshot: Snapshot) -> dict[str, str]:
 
 
 def _left(elapsed_s: float, done: int, limits: Limits) -> str:
-    """What the limits leave, or nothing where there are none."""
+    """Return the remaining time and evaluations as text; empty without limits."""
     parts = []
     if limits.max_minutes is not None:
         seconds = max(0, round(limits.max_minutes * 60 - elapsed_s))
@@ -236,7 +239,7 @@ def _panel(snapshot: Snapshot, limits: Limits) -> Any:  # noqa: ANN401 - a rich 
 
 
 def _finish(workspace: Workspace, config: Config, target: str, outcome: Outcome, *, as_json: bool) -> None:
-    """The final standings, what could not be beaten, what is not judged yet, and what to do next."""
+    """Print the final standings, the problems without a gain, pending submissions, and the next command."""
     from harness.cli.display.last_lines import next_line, pending_candidates, pending_line
     from harness.cli.display.standings import print_standings
     from harness.cli.preflight.workspace import run_problems
@@ -252,15 +255,16 @@ def _finish(workspace: Workspace, config: Config, target: str, outcome: Outcome,
         pending = pending_candidates(repo, index, config, target)
     if as_json:
         failure = str(outcome.failure) if outcome.failure is not None else None
-        waiting = [{key: getattr(one, key) for key in ("problem", "worker", "commit", "tree")} for one in pending]
-        shown = {
+        keys = ("problem", "worker", "commit", "tree")
+        document = {
             "ended": outcome.reason,
             "failure": failure,
             "target": target,
-            "problems": [for_scripts(one) for one in table],
-            "pending": waiting,
+            "problems": [for_scripts(standing) for standing in table],
+            "pending": [{key: getattr(candidate, key) for key in keys} for candidate in pending],
+            "checkout": sentences,
         }
-        echo_json(json.dumps({**shown, "checkout": sentences}, indent=2, default=str))
+        echo_json(json.dumps(document, indent=2, default=str))
         return
     echo(f"ended: {outcome.reason}")
     print_standings(table)
@@ -271,18 +275,18 @@ def _finish(workspace: Workspace, config: Config, target: str, outcome: Outcome,
 
 
 def _unbeaten(table: tuple[Standing, ...]) -> list[str]:
-    """Which problems have no confirmed speed-up, and why as far as the ledger says it."""
+    """Return a line for each problem without a confirmed speed-up, with the reason from the ledger."""
     lines = []
-    for one in table:
-        if one.champion is not None or (one.best is None and one.outdated):
+    for standing in table:
+        if standing.champion is not None or (standing.best is None and standing.outdated):
             continue
-        if one.evaluations == 0:
-            why = "not evaluated yet"
-        elif one.best is None:
-            why = "no candidate passed"
-        elif (one.best.speedup_ci95_low or 0.0) > 1:
-            why = f"{one.best.speedup:.3f}x, its confirmation has not been made or did not hold"
+        if standing.evaluations == 0:
+            reason = "not evaluated yet"
+        elif standing.best is None:
+            reason = "no candidate passed"
+        elif (standing.best.speedup_ci95_low or 0.0) > 1:
+            reason = f"{standing.best.speedup:.3f}x, its confirmation is missing or failed"
         else:
-            why = "no candidate is surely faster than the baseline"
-        lines.append(f"not beaten: {one.problem}: {why}")
+            reason = "no candidate is faster than the baseline beyond the noise"
+        lines.append(f"not beaten: {standing.problem}: {reason}")
     return lines

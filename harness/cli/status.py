@@ -1,4 +1,4 @@
-"""`harness status`: the day in one screen, once or as it changes."""
+"""`harness status`: processes, standings, recent gains and cost of a run in one screen."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _PATIENCE_S = 0.2
 
 @click.command()
 @click.option("--run", metavar="NAME", help="The run to show; by default harness.yaml's.")
-@click.option("--all", "every", is_flag=True, help="Every problem, also where the screen is too small.")
-@click.option("--costs", is_flag=True, help="Show only what the agents used: money, tokens, turns, evaluations.")
-@click.option("--watch", is_flag=True, help="Show it as it changes, with the speed-ups over time. Ctrl-C ends it.")
+@click.option("--all", "show_all", is_flag=True, help="Show all problems, also if they exceed the screen.")
+@click.option("--costs", is_flag=True, help="Show only the agents' usage: money, tokens, turns, evaluations.")
+@click.option("--watch", is_flag=True, help="Update the screen, with the speed-ups over time. Ctrl-C ends it.")
 @json_option
-def status(*, run: str | None, every: bool, costs: bool, watch: bool, as_json: bool) -> None:
-    """Show in one screen what runs, what improved since yesterday, what is stuck, what it cost, what waits for you."""
+def status(*, run: str | None, show_all: bool, costs: bool, watch: bool, as_json: bool) -> None:
+    """Show processes, standings, gains since yesterday, stuck problems, cost, and what needs your attention."""
     if watch:
         from harness.cli.watch import watch_status
 
@@ -50,22 +50,22 @@ def status(*, run: str | None, every: bool, costs: bool, watch: bool, as_json: b
         processes = running_processes(workspace)
         sentences = repo.checkout_state(config.coordination_branch)
     if as_json:
-        problems = [{"target": target, **for_scripts(one)} for target, table, _ in shown for one in table]
+        problems = [{"target": target, **for_scripts(standing)} for target, table, _ in shown for standing in table]
         days = [{"target": target, **day.for_scripts()} for target, _, day in shown]
         running = {name: _for_scripts(status) for name, status in processes.items()}
-        told = {"run": run, "problems": problems, "today": days, "running": running, "checkout": sentences}
-        echo_json(json.dumps(told, indent=2, default=str))
+        document = {"run": run, "problems": problems, "today": days, "running": running, "checkout": sentences}
+        echo_json(json.dumps(document, indent=2, default=str))
         return
     for target, table, day in shown:
         echo(f"run {run}" + (f", target {target}" if target else ""), bold=True)
         lines = [*running_lines(processes), *today_lines(day), *sentences]
-        _print_table(table, room=None if every else _room(len(lines), len(shown)))
+        _print_table(table, max_rows=None if show_all else _max_rows(len(lines), len(shown)))
         for line in lines:
             echo(line)
 
 
-def _room(lines: int, tables: int) -> int | None:
-    """How many rows of a table fit on the screen; None where nobody looks at one."""
+def _max_rows(lines: int, tables: int) -> int | None:
+    """Return the number of rows of each table that fit on the screen; None if stdout is not a terminal."""
     import shutil
     import sys
 
@@ -74,18 +74,18 @@ def _room(lines: int, tables: int) -> int | None:
     return max(5, (shutil.get_terminal_size().lines - lines - 3) // tables - 5)
 
 
-def _print_table(table: tuple[Standing, ...], *, room: int | None) -> None:
+def _print_table(table: tuple[Standing, ...], *, max_rows: int | None) -> None:
     from harness.cli.display.standings import print_standings
     from harness.ledger.standings_table import outdated_note, totals, weakness_notes
 
     shown = list(table)
-    if room is not None and len(table) > room:  # those with news; in the order of their names, as always
-        newest = sorted(table, key=lambda one: one.last_at or "", reverse=True)[:room]
-        shown = [one for one in table if one in newest]
+    if max_rows is not None and len(table) > max_rows:  # show the problems with the newest entries, in order of names
+        newest = sorted(table, key=lambda standing: standing.last_at or "", reverse=True)[:max_rows]
+        shown = [standing for standing in table if standing in newest]
     if shown:
         print_standings(shown)
     else:
-        echo("no problems here: `harness problems import` brings some in")
+        echo("there are no problems: `harness problems import` adds some")
     if len(shown) < len(table):
         echo(f"… and {len(table) - len(shown)} more: `harness status --all`")
     for line in [totals(table), *outdated_note(table), *weakness_notes(table)] if shown else []:
@@ -98,8 +98,9 @@ def _costs(run: str | None, *, as_json: bool) -> None:
 
     with opened() as (workspace, config, repo, index):
         name = run or config.run
-        accounts = [each for each in all_accounts(workspace, repo, config.coordination_branch) if each.run == name]
-        tables = [one for _, table in run_standings(workspace, config, index, name) for one in table]
+        every_account = all_accounts(workspace, repo, config.coordination_branch)
+        accounts = [account for account in every_account if account.run == name]
+        tables = [standing for _, table in run_standings(workspace, config, index, name) for standing in table]
     rows = cost_rows(accounts, tables)
     if as_json:
         echo_json(json.dumps({"run": name, **rows}, indent=2))

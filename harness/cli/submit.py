@@ -1,4 +1,4 @@
-"""`harness submit`: from inside a worktree, ask for a commit and its evaluation."""
+"""`harness submit`: commits the solution of the current worktree and waits for its evaluation."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from harness.cli.display.output import echo, echo_json, json_option
 @click.command()
 @click.option("-m", "--message", default="Submit a solution", metavar="TEXT", help="What changed and why.")
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Wait for the verdict.")
-@click.option("--target", metavar="NAME", help="What the solution is for; by default harness.yaml's, else cpu.")
+@click.option("--target", metavar="NAME", help="The target; by default harness.yaml's, else cpu.")
 @click.option(
-    "--deadline", "deadline_s", type=float, default=3600.0, show_default=True, metavar="S", help="Wait so long."
+    "--deadline", "deadline_s", type=float, default=3600.0, show_default=True, metavar="S", help="Timeout in seconds."
 )
 @json_option
 def submit(message: str, target: str | None, deadline_s: float, *, wait: bool, as_json: bool) -> int:
-    """Commit this worktree's solution and wait for the judge's verdict. Exit code 1 when it did not pass."""
+    """Commit the solution of the current worktree and wait for its verdict. The exit code is 1 if it did not pass."""
     import json
     import threading
 
@@ -32,34 +32,40 @@ def submit(message: str, target: str | None, deadline_s: float, *, wait: bool, a
 
     place = locate()
     config = load_config(place.workspace, {"target": target})
-    aim = config.target or "cpu"
-    said = trailers(run=config.run, worker=place.worker, agent="person", session="none")
+    target_name = config.target or "cpu"
+    commit_trailers = trailers(run=config.run, worker=place.worker, agent="person", session="none")
     with Repo(place.workspace) as repo:
-        done = commit(
+        submission = commit(
             repo,
             place.worktree,
             problem=place.problem,
-            target=aim,
+            target=target_name,
             message=message,
-            commit_trailers=said,
+            commit_trailers=commit_trailers,
             base=config.coordination_branch,
             languages=config.languages,
         )
         if not as_json:
-            echo(f"committed {done.commit[:12]} on {done.branch}" if not done.unchanged else "nothing has changed")
+            echo(
+                f"committed {submission.commit[:12]} on {submission.branch}"
+                if not submission.unchanged
+                else "nothing has changed"
+            )
         if not wait:
             if as_json:
-                echo_json(json.dumps({"commit": done.commit, "tree": done.tree, "branch": done.branch}))
+                echo_json(
+                    json.dumps({"commit": submission.commit, "tree": submission.tree, "branch": submission.branch})
+                )
             return 0
-        tried = ProblemCandidates(place.workspace, repo, config, aim)
+        tried = ProblemCandidates(place.workspace, repo, config, target_name)
         tried.begin(place.problem, place.worktree / problem_path(place.problem))
         try:
             entry = wait_for_outcome(
                 place.workspace,
                 place.problem,
-                aim,
-                done.tree,
-                find_entry=lambda: tried.entry(done.tree),
+                target_name,
+                submission.tree,
+                find_entry=lambda: tried.entry(submission.tree),
                 stop=threading.Event(),
                 deadline_s=deadline_s,
             )

@@ -1,4 +1,4 @@
-"""What a person names on the command line, as a problem and a solution directory."""
+"""Lookup of the problem and the solution that a command line names."""
 
 from __future__ import annotations
 
@@ -17,57 +17,66 @@ from harness.workspace.configuration import data_root_of
 from harness.workspace.directories import Workspace
 
 
-def find_problem(named: str, workspace: Workspace | None) -> Problem:
-    """A problem by its directory, or by its key in the workspace.
+def find_problem(name: str, workspace: Workspace | None) -> Problem:
+    """Return a problem by its directory, or by its key in the workspace.
+
+    Args:
+        name: a directory or a key.
+        workspace: None outside of one.
 
     Raises:
-        ConfigurationError: there is neither.
+        ConfigurationError: no problem has that directory or key.
     """
-    for directory in (Path(named), *((workspace.problems / named,) if workspace else ())):
+    for directory in (Path(name), *((workspace.problems / name,) if workspace else ())):
         if (directory / DEFINITION_NAME).is_file():
             return load_problem(directory.resolve(), data_root=_data_root(workspace))
     raise ConfigurationError(
-        f"no problem `{named}`: neither a directory with {DEFINITION_NAME} nor a key of the workspace",
+        f"no problem `{name}`: neither a directory with {DEFINITION_NAME} nor a key of the workspace",
         remedy="harness problems list",
     )
 
 
 @contextlib.contextmanager
 def candidate(
-    what: str, named: str | None, theirs: str | None, *, target: str, workspace: Workspace | None
+    path_or_commit: str,
+    problem_name: str | None,
+    solution_json: str | None,
+    *,
+    target: str,
+    workspace: Workspace | None,
 ) -> Iterator[tuple[Problem, Path]]:
-    """The problem and a solution directory that lasts as long as the block.
+    """Yield a problem and a solution directory, which may be temporary and is removed after the block.
 
     Args:
-        what: a solution directory, a problem directory, or a commit.
-        named: the problem, where `what` does not say it.
-        theirs: a solution.json, written out for the block.
-        target: whose solution to take from a problem or a commit.
-        workspace: where keys and commits are looked up.
+        path_or_commit: a solution directory, a problem directory, or a commit.
+        problem_name: key or directory of the problem; None to find it from the path.
+        solution_json: a solution.json to judge instead of a solution directory; None without one.
+        target: the target of the solution in a problem or a commit.
+        workspace: has the keys and commits; None outside of one.
 
     Raises:
-        ConfigurationError: it does not lead to a problem and a solution; says what is missing.
+        ConfigurationError: no problem or no solution is found.
     """
-    path = Path(what)
+    path = Path(path_or_commit)
     with tempfile.TemporaryDirectory(prefix="kernel-harness-") as scratch:
         if path.is_dir():
-            problem = _problem_at(path.resolve(), named, workspace)
-            if theirs is not None:
-                solution = solution_from_json(Path(theirs), Path(scratch) / "solution")
+            problem = _problem_at(path.resolve(), problem_name, workspace)
+            if solution_json is not None:
+                solution = solution_from_json(Path(solution_json), Path(scratch) / "solution")
             else:
                 solution = _solution_at(path.resolve(), problem, target)
             yield problem, solution
         else:
-            yield _from_commit(what, named, target, workspace, Path(scratch))
+            yield _from_commit(path_or_commit, problem_name, target, workspace, Path(scratch))
 
 
-def _problem_at(path: Path, named: str | None, workspace: Workspace | None) -> Problem:
-    if named is not None:
-        return find_problem(named, workspace)
+def _problem_at(path: Path, problem_name: str | None, workspace: Workspace | None) -> Problem:
+    if problem_name is not None:
+        return find_problem(problem_name, workspace)
     for directory in (path, *path.parents[:3]):
         if (directory / DEFINITION_NAME).is_file():
             return load_problem(directory, data_root=_data_root(workspace))
-    raise ConfigurationError(f"{path} does not lie in a problem", remedy="name the problem: --problem P")
+    raise ConfigurationError(f"{path} is not inside a problem directory", remedy="name the problem: --problem P")
 
 
 def _solution_at(path: Path, problem: Problem, target: str) -> Path:
@@ -81,16 +90,16 @@ def _solution_at(path: Path, problem: Problem, target: str) -> Path:
 
 
 def _from_commit(
-    commit: str, named: str | None, target: str, workspace: Workspace | None, scratch: Path
+    commit: str, problem_name: str | None, target: str, workspace: Workspace | None, scratch: Path
 ) -> tuple[Problem, Path]:
     if workspace is None:
-        raise ConfigurationError(f"{commit}: no such directory, and no workspace here to look a commit up in")
-    if named is None:
-        raise ConfigurationError(f"which problem of the commit {commit}?", remedy="name it: --problem suite/name")
+        raise ConfigurationError(f"{commit}: no such directory, and not in a workspace that could have such a commit")
+    if problem_name is None:
+        raise ConfigurationError(f"the commit {commit} needs a problem", remedy="--problem suite/name")
     from harness.git.repo import Repo
 
-    directory = Repo(workspace).export(commit, problem_path(named), scratch / named)
-    problem = load_problem(directory, key=named, data_root=_data_root(workspace))
+    directory = Repo(workspace).export(commit, problem_path(problem_name), scratch / problem_name)
+    problem = load_problem(directory, key=problem_name, data_root=_data_root(workspace))
     return problem, _solution_at(directory, problem, target)
 
 

@@ -1,4 +1,4 @@
-"""`harness transcript`: what a worker's agent was told, said, and asked its tools for, with the costs."""
+"""`harness transcript`: prints the prompts, messages and tool uses of a worker's agent, with the costs."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from harness.ledger.accounts import Account
 
 _LINES = 12
-"""Of a long text, without --full."""
+"""Lines of a long text that are printed without --full."""
 _COLUMNS = 400
 _INDENT = " " * 20
 
 
 @click.command()
 @click.argument("worker")
-@click.option("--session", metavar="ID", help="Another session than the last; the beginning of its id is enough.")
+@click.option("--session", metavar="ID", help="The session, by the beginning of its id; the default is the last one.")
 @click.option("--list", "list_sessions", is_flag=True, help="List the worker's sessions.")
 @click.option("--run", metavar="NAME", help="The run; by default harness.yaml's.")
 @click.option("--full", is_flag=True, help="Print long texts in full.")
@@ -42,31 +42,33 @@ def transcript(
     config = load_config(workspace, {"run": run})
     with Repo(workspace) as repo:
         every = all_accounts(workspace, repo, config.coordination_branch)
-    accounts = [one for one in every if (one.run, one.worker) == (config.run, worker) and one.session]
+    accounts = [
+        opening for opening in every if (opening.run, opening.worker) == (config.run, worker) and opening.session
+    ]
     if list_sessions:
-        rows = [_row(one, has_transcript=bool(transcript_files(workspace, one))) for one in accounts]
+        rows = [_row(opening, has_transcript=bool(transcript_files(workspace, opening))) for opening in accounts]
         emit(rows, as_json=as_json, empty=f"{worker} has opened no session in run {config.run}")
         return
-    chosen = [one for one in accounts if session is None or one.session.startswith(session)]
+    chosen = [opening for opening in accounts if session is None or opening.session.startswith(session)]
     if not chosen:
-        known = ", ".join(sorted({one.worker for one in every if one.run == config.run})) or "none"
-        asked = f"session {session} of {worker}" if session else f"session of {worker}"
+        workers = ", ".join(sorted({opening.worker for opening in every if opening.run == config.run})) or "none"
+        requested = f"session {session} of {worker}" if session else f"session of {worker}"
         raise AnswerIsNo(
-            f"there is no {asked} in run {config.run}; workers with sessions: {known}",
+            f"there is no {requested} in run {config.run}; workers with sessions: {workers}",
             remedy=f"`harness transcript {worker} --list` lists its sessions",
         )
     account = chosen[-1]
     items = read_transcript(workspace, account, config.agent.prices)
     if not items:
         raise AnswerIsNo(
-            f"session {account.session} of {worker} has no transcript: it is of kind {account.agent}, or older than "
-            "30 days",
-            remedy="`harness log` shows what it submitted",
+            f"session {account.session} of {worker} has no transcript: its kind is {account.agent}, or it is older "
+            "than 30 days",
+            remedy="`harness log` shows its submissions",
         )
-    openings = [one for one in accounts if one.session == account.session]
+    openings = [opening for opening in accounts if opening.session == account.session]
     if as_json:
-        shown = {"accounts": [one.record() for one in openings], "items": [asdict(item) for item in items]}
-        echo_json(json.dumps(shown, indent=2))
+        document = {"accounts": [opening.record() for opening in openings], "items": [asdict(item) for item in items]}
+        echo_json(json.dumps(document, indent=2))
         return
     _print(items, openings, full=full)
 
@@ -77,11 +79,11 @@ def _print(items: list[Item], openings: list[Account], *, full: bool) -> None:
     last, spent = openings[-1], total(openings)
     echo(f"session {last.session} of {last.worker} on {last.problem or 'planning'} ({last.agent}, {last.model})")
     for item in items:
-        first, *rest = _shortened(item.text, full=full)
+        first, *further = _shortened(item.text, full=full)
         kind = f"{item.kind}!" if item.failed else item.kind
         cost = f"   [{item.usd:.4f} USD]" if item.usd is not None else ""
         echo(f"{item.at[11:19]:8}  {kind:8}  {first}{cost}")
-        for line in rest:
+        for line in further:
             echo(f"{_INDENT}{line}")
     tokens = f"{spent.tokens - spent.output_tokens} tokens read, {spent.output_tokens} written"
     state = "ended" if last.ended else "open"

@@ -1,4 +1,4 @@
-"""`harness status --watch`: the standings and what runs, drawn again as they change."""
+"""`harness status --watch`: draws the standings and the running processes again whenever they change."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _INTERVAL_S = 1.0
 _OLDEST_S = 60.0
-"""The standings are made again after so long although the ledger has not grown: "since yesterday" moves on."""
+"""Interval at which the standings are computed even if the ledger has not grown: "since yesterday" depends on time."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def watch_status(run: str | None) -> None:
     """Draw the status of a run on the whole terminal until Ctrl-C.
 
     Raises:
-        ConfigurationError: stdout is no terminal.
+        ConfigurationError: stdout is not a terminal.
     """
     from rich.live import Live
     from rich.text import Text
@@ -55,7 +55,7 @@ def watch_status(run: str | None) -> None:
     from harness.workspace.status import running_processes
 
     if not sys.stdout.isatty():
-        raise ConfigurationError("--watch needs a terminal: stdout is none", remedy="harness status")
+        raise ConfigurationError("--watch needs a terminal: stdout is not one", remedy="harness status")
     with opened() as (workspace, config, repo, index), Live(screen=True, auto_refresh=False) as live:
         run, key, read_at = run or config.run, "", 0.0
         views: list[LedgerView] = []
@@ -71,7 +71,15 @@ def watch_status(run: str | None) -> None:
 
 
 def ledger_views(workspace: Workspace, config: Config, repo: Repo, index: Index, run: str) -> list[LedgerView]:
-    """Return what the ledger says of each target of a run."""
+    """Return the view of the ledger for each target of a run.
+
+    Args:
+        workspace: has the problems.
+        config: sets the target and the coordination branch.
+        repo: the workspace's repository.
+        index: index of the ledger, refreshed by the caller.
+        run: name of the run.
+    """
     from harness.report.merging import main_branch, pick_remote
     from harness.report.today import today
 
@@ -95,22 +103,30 @@ def _trends(index: Index, run: str, target: str | None) -> dict[str, list[float]
 
 
 def frame(
-    run: str, views: Sequence[LedgerView], running: Sequence[str], now: datetime, width: int, height: int
+    run: str, views: Sequence[LedgerView], running: Sequence[str], time_utc: datetime, width: int, height: int
 ) -> list[str]:
     """Return one screen: at most `height` lines of at most `width` characters.
 
-    Problems without news are left out first where the screen is too small.
+    On a small screen, the problems whose last entry is oldest are omitted first.
+
+    Args:
+        run: name of the run.
+        views: one for each target.
+        running: a line for each process.
+        time_utc: the present time.
+        width: in characters.
+        height: in lines.
     """
     weak = (line for view in views for line in weakness_notes(view.table))
     texts = [*running, *(line for view in views for line in view.today), *weak]
     below = [part for text in texts for part in textwrap.wrap(printable(text), width, subsequent_indent="  ")]
-    room = max(3, (height - len(below)) // max(1, len(views)) - 5)
+    max_rows = max(3, (height - len(below)) // max(1, len(views)) - 5)
     lines = []
     for view in views:
         target = f", target {view.target}" if view.target else ""
-        lines.append(f"run {run}{target}   {now:%Y-%m-%d %H:%M:%S} UTC")
-        newest = sorted(view.table, key=lambda one: one.last_at or "", reverse=True)[:room]
-        shown = [one for one in view.table if one in newest]
+        lines.append(f"run {run}{target}   {time_utc:%Y-%m-%d %H:%M:%S} UTC")
+        newest = sorted(view.table, key=lambda standing: standing.last_at or "", reverse=True)[:max_rows]
+        shown = [standing for standing in view.table if standing in newest]
         lines += table_lines(shown, standing_columns(view.trends), width)
         if len(shown) < len(view.table):
             lines.append(f"… and {len(view.table) - len(shown)} more: `harness status --all`")

@@ -127,6 +127,7 @@ class Bridge:
             devices=tuple(local),
             gpus=() if isinstance(facts, str) else facts.gpus,
             refused=refused,
+            niceness=0 if isinstance(facts, str) else facts.niceness,
             clock_skew_s=0.0 if isinstance(facts, str) else round(facts.clock_s - time.time(), 1),
         )
         self._members[node.id] = _Member(status, time.monotonic(), local)

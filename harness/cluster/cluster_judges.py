@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import subprocess
 import sys
@@ -26,6 +25,7 @@ from harness.cluster.messages import (
     StartJudge,
 )
 from harness.errors import EXIT_HOST_FAULT, ConfigurationError, HarnessError
+from harness.formats.bounded import load_json
 from harness.model.config import Config
 from harness.model.process_status import HostStatus
 from harness.workspace.directories import Workspace
@@ -283,7 +283,7 @@ def parcel_of(line: bytes) -> Parcel:
         FormatError: a path or a link leads out of its directory.
         OSError: a file cannot be read.
     """
-    request = json.loads(line)
+    request = load_json(line, where="a request")
     problem, solution, root = Path(request["problem_dir"]), request.get("solution_dir"), request.get("data_root")
     names = data_files(problem, Path(root)) if root else []
     return Parcel(

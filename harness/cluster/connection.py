@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import socket
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.cluster.installed import require_ray
+from harness.cluster.messages import HeadFacts
 from harness.errors import ConfigurationError
 
 _NAMESPACE = "kernel-harness"
@@ -103,12 +103,12 @@ def take_seat(workspace: str, *, wait_s: float = _SEAT_WAIT_S) -> object:
     """
     import ray
 
-    record = {"host": socket.gethostname(), "pid": os.getpid(), "workspace": workspace}
+    record = HeadFacts(host=socket.gethostname(), pid=os.getpid(), workspace=workspace)
     options = {"name": _SEAT, "num_cpus": 0, **on_node(ray.get_runtime_context().get_node_id())}
     until, holder = time.monotonic() + wait_s, "unknown"
     while True:
         try:
-            seat = ray.remote(HeadSeat).options(**options).remote(json.dumps(record))
+            seat = ray.remote(HeadSeat).options(**options).remote(record.model_dump_json())
             ray.get(seat.record.remote(), timeout=60)
         except ValueError:  # the name is taken
             holder = _holder() or holder
@@ -127,7 +127,8 @@ def _holder() -> str | None:
     import ray
 
     try:
-        record = json.loads(ray.get(ray.get_actor(_SEAT).record.remote(), timeout=_CALL_S))
+        answer = ray.get(ray.get_actor(_SEAT).record.remote(), timeout=_CALL_S)
+        record = HeadFacts.model_validate_json(answer)
     except (ray.exceptions.RayError, ValueError):
         return None  # it ends now
-    return f"process {record['pid']} on {record['host']}, workspace {record['workspace']}"
+    return f"process {record.pid} on {record.host}, workspace {record.workspace}"

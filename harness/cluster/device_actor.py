@@ -5,7 +5,6 @@ Each device has its own threads, so that a host without answers delays no other 
 
 from __future__ import annotations
 
-import json
 import queue
 import threading
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from harness.cluster.judge_host import FETCH_S, JudgeHost
 from harness.cluster.manifests import Parcel
 from harness.cluster.messages import HOST_EVENTS, EndJudge, JudgeWrote, RemoteJudgeEnded, SendRequest, StartJudge
 from harness.errors import EXIT_HOST_FAULT
+from harness.formats.bounded import load_json
 from harness.model.config import SandboxKind
 
 CHUNK_BYTES = 32 << 20
@@ -183,7 +183,7 @@ def blob_places(parcel: Parcel, line: str) -> dict[str, tuple[Path, int]]:
         parcel: the request's content.
         line: the request, with directories of the head.
     """
-    request = json.loads(line)
+    request = load_json(line, where="a request")
     named = (parcel.problem, "problem_dir"), (parcel.solution, "solution_dir"), (parcel.data, "data_root")
     places = {}
     for manifest, name in named:

@@ -33,6 +33,7 @@ def own_facts() -> HostFacts:
         judge=judge_version(),
         clock_s=time.time(),
         gpus=_gpu_names(),
+        niceness=os.nice(0),
         authenticated=os.environ.get("RAY_AUTH_MODE", "").lower() == "token",
     )
 

@@ -19,6 +19,7 @@ from harness.cluster.content_store import LEAST_FREE_BYTES, ContentStore
 from harness.cluster.manifests import Parcel
 from harness.cluster.messages import JudgeWrote, RemoteJudgeEnded, SendRequest
 from harness.errors import EXIT_HOST_FAULT, EXIT_OUT_OF_MEMORY, HarnessError
+from harness.formats.bounded import load_json
 from harness.model.config import SandboxKind
 from harness.model.judging import DeviceRecord, JudgeAnswer, JudgeReady
 from harness.workspace.directories import user_cache
@@ -35,7 +36,7 @@ _SIGKILL = -9
 
 
 @dataclass
-class _Process:
+class _JudgeRun:
     """A judge process and what it has written."""
 
     number: int
@@ -72,7 +73,7 @@ class JudgeHost:
         self._log = self._cache / "logs" / f"judge-{device.replace('/', '-').replace(':', '-')}.log"
         self._store = ContentStore(self._cache / "content")
         self._changed = threading.Condition()
-        self._process: _Process | None = None
+        self._process: _JudgeRun | None = None
         self._locked_directories: deque[ExitStack] = deque()
         _undo_settings_of_ray()
 
@@ -104,7 +105,7 @@ class JudgeHost:
             sandbox: the sandbox of candidates.
         """
         self._end_present()
-        process = _Process(number, self._log.stat().st_size if self._log.exists() else 0)
+        process = _JudgeRun(number, self._log.stat().st_size if self._log.exists() else 0)
         with self._changed:
             self._process = process
         try:
@@ -174,7 +175,7 @@ class JudgeHost:
 
     def _with_own_directories(self, request: SendRequest) -> bytes:
         """Return a request's line with directories of this host."""
-        content = json.loads(request.line)
+        content = load_json(request.line, where="a request")
         parcel = request.parcel
         if parcel is not None:
             locks = ExitStack()

@@ -6,7 +6,6 @@ The head creates manifests; a judge host creates the same directories from them.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
@@ -15,6 +14,7 @@ from pathlib import Path, PurePosixPath
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from harness.errors import FormatError
+from harness.formats.bounded import load_json
 from harness.formats.tensors import find_tensor_file
 
 _READ_BYTES = 1 << 20
@@ -101,8 +101,9 @@ def data_files(problem_dir: Path, data_root: Path) -> list[str]:
         FormatError: a path leaves its directory, or names no file.
     """
     paths: set[str] = set()
-    for line in (problem_dir / "workload.jsonl").read_text().splitlines():
-        inputs = json.loads(line).get("inputs", {}) if line.strip() else {}
+    workloads = problem_dir / "workload.jsonl"
+    for line in workloads.read_text().splitlines():
+        inputs = load_json(line, where=str(workloads)).get("inputs", {}) if line.strip() else {}
         paths |= {value["path"] for value in inputs.values() if value.get("type") == "safetensors"}
     files = {path: find_tensor_file(path, [problem_dir, data_root]) for path in sorted(paths)}
     return [path for path, file in files.items() if file == data_root / PurePosixPath(path)]

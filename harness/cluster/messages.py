@@ -87,6 +87,14 @@ class BridgeFailed(_BridgeLine):
     """Another attempt does not help."""
 
 
+class HeadFacts(_BridgeLine):
+    """The head that uses a cluster, as shown to another head."""
+
+    host: str
+    pid: int
+    workspace: str
+
+
 class HostFacts(_BridgeLine):
     """Facts of a judge host, collected on that host."""
 
@@ -99,6 +107,8 @@ class HostFacts(_BridgeLine):
     clock_s: float = 0.0
     """Seconds since 1970."""
     gpus: tuple[str, ...] = ()
+    niceness: int = 0
+    """Of Ray's processes, and so of judges: 15 by default."""
     authenticated: bool = False
     """True if the Ray node requires a token."""
 

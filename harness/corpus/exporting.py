@@ -78,10 +78,10 @@ def export_module(candidate: CandidateModule) -> ExportedModule:
         SkippedError: the candidate cannot be exported, or only for one size.
     """
     exported = _export_all_outputs(candidate)
-    kept = tuple(place for place, node in enumerate(exported.outputs) if not is_attention_probabilities(node))
-    if len(kept) in {0, len(exported.outputs)}:
+    output_places = tuple(place for place, node in enumerate(exported.outputs) if not is_attention_probabilities(node))
+    if len(output_places) in {0, len(exported.outputs)}:
         return exported
-    return _export_all_outputs(replace(candidate, output_places=kept))
+    return _export_all_outputs(replace(candidate, output_places=output_places))
 
 
 def is_attention_probabilities(node: fx.Node) -> bool:

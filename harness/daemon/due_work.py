@@ -25,7 +25,7 @@ from harness.ledger.standings import known_problems, standings
 from harness.model.champions import champion_of, needs_confirmation, rank
 from harness.model.config import Config
 from harness.model.entry import Entry
-from harness.model.judging import JudgeReady
+from harness.model.judging import JUDGE_PROTOCOL, JudgeReady
 from harness.model.paths import AgentBranch, parse_agent_branch, run_branches
 from harness.model.verdict import EntryKind, Trust
 
@@ -267,9 +267,14 @@ class DueWork:
     def _with_outdated(self, target: str, judge: str) -> frozenset[str]:
         """Return the problems with entries to measure again, whose candidates may no longer be on a branch."""
         if self._outdated.get(target, ("",))[0] != judge:
-            table = standings(self._index, known_problems(self._index), target, self._config.run)
-            self._outdated[target] = judge, frozenset(standing.problem for standing in table if standing.outdated)
+            self._outdated[target] = judge, frozenset(self._find_outdated(target))
         return self._outdated[target][1]
+
+    def _find_outdated(self, target: str) -> Iterable[str]:
+        """Yield the problems with entries to measure again. Entries are read only if some have an older protocol."""
+        if self._index.has_older_protocol(self._config.run, JUDGE_PROTOCOL):
+            table = standings(self._index, known_problems(self._index), target, self._config.run)
+            yield from (standing.problem for standing in table if standing.outdated)
 
     def _measure_again(self, problem: str, digest: str, target: str, judge: str) -> None:
         """Queue the champion and the runner-up of an older judge protocol; their confirmations follow later."""

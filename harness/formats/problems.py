@@ -16,6 +16,7 @@ from pathlib import Path, PurePosixPath
 from harness.errors import FormatError
 from harness.formats.bounded import PROBLEM_BYTES
 from harness.formats.definitions import check_definition
+from harness.formats.library_baselines import library_baselines
 from harness.formats.schema import extra_keys, shown, validated
 from harness.formats.source_lines import Path as FieldPath
 from harness.formats.source_lines import field_name, json_lines, parse_json
@@ -71,6 +72,8 @@ def inspect_problem(directory: Path, *, key: str | None = None, data_root: Path 
     errors = _check_key(key, directory)
     definition, warnings = _read_definition(directory, errors)
     workloads = _read_workloads(directory, definition, data_root, errors, warnings)
+    if definition is not None:
+        errors += library_baselines(directory, definition)[1]
     digest = ""
     try:
         digest = problem_digest(directory)

@@ -1,7 +1,7 @@
 """`python -m harness.judge --device cpu --cache DIR --sandbox bubblewrap|none`: one judge process.
 
-Speaks `harness.model.judging`, one JSON object a line, on stdin and stdout; ends at the end of stdin, on SIGTERM and
-with its parent. Diagnostics go to stderr.
+The process reads requests from stdin and writes answers to stdout, one JSON object per line, in the format of
+`harness.model.judging`. It exits at the end of stdin, on SIGTERM, and when its parent exits. Diagnostics go to stderr.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class _Terminated(BaseException):
-    """SIGTERM: unwinds everything, so that no runner is left."""
+    """Raised on SIGTERM: unwinds the stack, so that every runner is ended."""
 
 
 def _on_term(number: int, frame: FrameType | None) -> None:
@@ -43,19 +43,20 @@ def _on_term(number: int, frame: FrameType | None) -> None:
     raise _Terminated
 
 
-def _say(event: BaseModel) -> None:
+def _send(event: BaseModel) -> None:
     sys.stdout.write(event.model_dump_json() + "\n")
     sys.stdout.flush()
 
 
 def _answer(judge: Judge, request: JudgeRequest) -> JudgeAnswer:
-    """The judge's answer.
+    """Return the judge's answer.
 
     Raises:
-        HostFaultError: this judge worked, and now something of this machine is missing or broken.
+        HostFaultError: a `ConfigurationError` of a judge that has already started: part of this machine is missing or
+            broken now.
     """
     try:
-        return judge.answer(request, _say)
+        return judge.answer(request, _send)
     except ConfigurationError as error:
         raise HostFaultError(error.message, where=error.where, remedy=error.remedy) from error
 
@@ -67,7 +68,7 @@ def _serve(arguments: argparse.Namespace) -> None:
     inbox = RequestInbox(sys.stdin.fileno())
 
     def check(request: CheckRequest) -> None:
-        _say(check_solution(request, device, cache_dir=arguments.cache, sandbox=arguments.sandbox))
+        _send(check_solution(request, device, cache_dir=arguments.cache, sandbox=arguments.sandbox))
 
     try:
         checks = WaitingChecks(check, inbox.next_check)
@@ -76,7 +77,7 @@ def _serve(arguments: argparse.Namespace) -> None:
         device.close()
         raise
     try:
-        _say(JudgeReady(target=device.target, device=device.record(), environment=judge.environment))
+        _send(JudgeReady(target=device.target, device=device.record(), environment=judge.environment))
         inbox.start()
         while (request := inbox.next()) is not None:
             if isinstance(request, CheckRequest):
@@ -85,14 +86,14 @@ def _serve(arguments: argparse.Namespace) -> None:
                 continue
             answer = _answer(judge, request)
             failpoint("judge.answered")
-            _say(answer)
+            _send(answer)
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # we are ending already
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the process is ending already
         judge.close()
 
 
 def main() -> None:
-    """Parse the command line and serve."""
+    """Parse the command line and answer requests until stdin ends."""
     parser = argparse.ArgumentParser(prog="harness.judge", description="One judge process; see docs/judge.md.")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--cache", type=Path, required=True)
@@ -101,9 +102,9 @@ def main() -> None:
     parent = os.getppid()
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:
-        sys.exit(0)  # it died before we asked to be told
+        sys.exit(0)  # the parent exited before the call of prctl, so the signal will not come
     signal.signal(signal.SIGTERM, _on_term)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle: it closes our stdin
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C: it closes this process's stdin
     try:
         _serve(arguments)
     except _Terminated:
@@ -113,7 +114,7 @@ def main() -> None:
     except HarnessError as error:
         sys.stderr.write(f"harness judge: {error}\n")
         sys.exit(error.exit_code)
-    except Exception as error:  # noqa: BLE001 - the border of the process: a defect gets a crash report
+    except Exception as error:  # noqa: BLE001 - outermost handler of the process: a defect gets a crash report
         fault = host_fault(error)
         sys.stderr.write(f"harness judge: {fault or report_crash(error)}\n")
         sys.exit(fault.exit_code if fault else EXIT_INTERNAL_ERROR)

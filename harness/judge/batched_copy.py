@@ -1,4 +1,4 @@
-"""Copying many slices of pools into inputs at once, where each copy by itself would cost a launch."""
+"""Protocol for copying many slices of memory pools into inputs with few kernel launches."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ import torch
 
 
 class Piece(NamedTuple):
-    """A slice of a pool on its way into an input."""
+    """One copy from a slice of a pool into an input."""
 
     source: int
-    """Its address, as `target`."""
+    """Address of the slice."""
     target: int
+    """Address in the input."""
     elements: int
     dtype: torch.dtype
     factor: float | None
-    """None: as it is."""
+    """Factor that each element is multiplied by; None: the elements are copied unchanged."""
 
 
 class CopyAll(Protocol):
-    """Copies many pieces at once, on a device where each copy by itself would cost a launch."""
+    """Copies many pieces with few kernel launches."""
 
     def __call__(self, pieces: Sequence[Piece], /) -> None:
-        """Enqueue the copies. What has a factor is of float32, bfloat16 or float16."""
+        """Enqueue the copies. Only pieces of float32, bfloat16 or float16 may have a factor."""

@@ -1,7 +1,7 @@
-"""The judge's end of the line to a runner: JSON and descriptors one way, small fixed records the other.
+"""The judge's end of the channel to a runner: JSON and file descriptors to it, small fixed-size records from it.
 
-One datagram is one message (SOCK_SEQPACKET). What comes back is untrusted: a record of the wrong size, kind or id is
-a failure of the candidate, and nothing in it is ever evaluated, unpickled or believed as a time.
+One datagram is one message (SOCK_SEQPACKET). Records are untrusted: one of the wrong size, kind or id is a failure of
+the candidate. No part of a record is evaluated, unpickled or used as a time.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from typing import Any
 from harness.runner import wire
 
 
-class ChannelClosed(Exception):  # noqa: N818 - an outcome of judging, not an error of ours
-    """The runner is gone."""
+class ChannelClosed(Exception):  # noqa: N818 - an outcome of judging, not an error of the judge
+    """The runner's end of the channel is closed."""
 
 
 class ChannelTimeout(Exception):  # noqa: N818
-    """The runner has not answered in time."""
+    """The runner did not answer before the deadline."""
 
 
 class MalformedRecord(Exception):  # noqa: N818
-    """The runner's process sent what its own program never sends; the message says what."""
+    """The runner's process sent data that the runner program never sends; the message describes the data."""
 
 
 @dataclass(frozen=True)
 class RunnerRecord:
-    """A record from a runner. `claimed_ns` is its own reading of the clock: recorded, never used."""
+    """A record from a runner. `claimed_ns` is the runner's own reading of the clock; no result is computed from it."""
 
     code: wire.Code
     detail: int
@@ -40,29 +40,33 @@ class RunnerRecord:
 
 
 class Channel:
-    """One line to one runner."""
+    """A socket pair between the judge and one runner."""
 
     def __init__(self) -> None:
-        self._socket, self._other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        for end in (self._socket, self._other):
+        self._socket, self._runner_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        for end in (self._socket, self._runner_socket):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
         self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN | select.POLLHUP)
 
     @property
     def runner_end(self) -> int:
-        """The descriptor the runner inherits."""
-        return self._other.fileno()
+        """File descriptor that the runner inherits."""
+        return self._runner_socket.fileno()
 
-    def started(self) -> None:
-        """Close the judge's copy of the runner's end, so that its death is seen."""
-        self._other.close()
+    def close_runner_end(self) -> None:
+        """Close the judge's copy of the runner's end, so that reads return end-of-file once the runner has ended."""
+        self._runner_socket.close()
 
     def send(self, message: Mapping[str, Any], descriptors: Sequence[int] = ()) -> None:
-        """Send a JSON message, with descriptors.
+        """Send a JSON message and file descriptors.
+
+        Args:
+            message: content of the message; JSON values only.
+            descriptors: open files that the runner receives duplicates of.
 
         Raises:
-            ChannelClosed: the runner is gone.
+            ChannelClosed: the runner has closed its end.
         """
         try:
             socket.send_fds(self._socket, [json.dumps(message).encode()], list(descriptors))
@@ -70,7 +74,16 @@ class Channel:
             raise ChannelClosed from None
 
     def send_call(self, call: int, slots: Sequence[int], descriptors: Sequence[int] = ()) -> None:
-        """Ask for one call on each of `slots`, in order. Safe while the runner is stopped: it reads it later."""
+        """Request one call on each slot, in order. A stopped runner reads the request when it continues.
+
+        Args:
+            call: number of the request, which the runner's record repeats.
+            slots: slot numbers of the workload's sets.
+            descriptors: open files that the runner receives duplicates of.
+
+        Raises:
+            ChannelClosed: the runner has closed its end.
+        """
         try:
             if descriptors:
                 socket.send_fds(self._socket, [wire.pack_call(call, slots)], list(descriptors))
@@ -80,47 +93,63 @@ class Channel:
             raise ChannelClosed from None
 
     def has_message(self) -> bool:
-        """Return true if `receive` would not wait."""
+        """Return true if `receive` would return or raise without waiting."""
         return bool(self._poll.poll(0))
 
     def receive(self, deadline: float, *, spin: bool = False) -> RunnerRecord:
-        """The next record, by `deadline` (time.monotonic). `spin` keeps the processor busy for the sake of the clock.
+        """Return the next record.
+
+        Args:
+            deadline: value of time.monotonic() until which to wait.
+            spin: poll in a busy loop, which ends sooner after the record arrives than a blocking wait.
 
         Raises:
-            ChannelClosed, ChannelTimeout, MalformedRecord.
+            ChannelClosed: the runner has closed its end.
+            ChannelTimeout: no record arrived before the deadline.
+            MalformedRecord: the datagram is not a record.
         """
         while True:
             try:
                 data = self._socket.recv(wire.RECORD_BYTES + 1, socket.MSG_DONTWAIT)
                 break
             except BlockingIOError:
-                left = deadline - time.monotonic()
-                if left <= 0:
+                remaining_s = deadline - time.monotonic()
+                if remaining_s <= 0:
                     raise ChannelTimeout from None
                 if not spin:
-                    self._poll.poll(left * 1e3)
+                    self._poll.poll(remaining_s * 1e3)
             except ConnectionResetError:
                 raise ChannelClosed from None
         return parse_record(data)
 
     def expect(self, code: wire.Code, deadline: float) -> RunnerRecord:
-        """Like `receive`, but anything but `code` or a failure is malformed."""
+        """Return the next record, which must have one code or report a failure.
+
+        Args:
+            code: expected code.
+            deadline: value of time.monotonic() until which to wait.
+
+        Raises:
+            ChannelClosed: the runner has closed its end.
+            ChannelTimeout: no record arrived before the deadline.
+            MalformedRecord: the datagram is not a record, or has another code.
+        """
         record = self.receive(deadline)
         if record.code not in (code, wire.Code.FAILED, wire.Code.SHAPE, wire.Code.DTYPE):
-            raise MalformedRecord(f"answered {record.code.name} where {code.name} was due")
+            raise MalformedRecord(f"answered {record.code.name} instead of {code.name}")
         return record
 
     @property
-    def line(self) -> int:
-        """The judge's descriptor, for the native exchange."""
+    def judge_end(self) -> int:
+        """File descriptor of the judge's end, for `Native.exchange`."""
         return self._socket.fileno()
 
-    def must_be_silent(self) -> None:
-        """Nothing may lie unread when a call is about to be made.
+    def check_nothing_unread(self) -> None:
+        """Check that no record waits to be read. Called before a call is requested.
 
         Raises:
-            MalformedRecord: something does: an answer that nobody asked for.
-            ChannelClosed: the runner is gone.
+            MalformedRecord: a record waits, which is an answer without a request.
+            ChannelClosed: the runner has closed its end.
         """
         try:
             data = self._socket.recv(wire.RECORD_BYTES + 1, socket.MSG_DONTWAIT)
@@ -129,25 +158,25 @@ class Channel:
         except ConnectionResetError:
             raise ChannelClosed from None
         parse_record(data)
-        raise MalformedRecord("sent an answer that nobody asked for")
+        raise MalformedRecord("sent an answer without a request")
 
     def close(self) -> None:
-        """Give back the descriptors."""
+        """Close both descriptors."""
         self._socket.close()
-        self._other.close()
+        self._runner_socket.close()
 
 
 def parse_record(data: bytes) -> RunnerRecord:
-    """One datagram as a record.
+    """Return the record in a datagram.
 
     Raises:
-        ChannelClosed: it is empty: the end of the line.
-        MalformedRecord: it is no record.
+        ChannelClosed: the datagram is empty, which is end-of-file.
+        MalformedRecord: the datagram is not a record.
     """
     if not data:
         raise ChannelClosed
     try:
-        code, detail, call, claimed = wire.unpack_record(data)
-        return RunnerRecord(wire.Code(code), detail, call, claimed)
+        code, detail, call, claimed_ns = wire.unpack_record(data)
+        return RunnerRecord(wire.Code(code), detail, call, claimed_ns)
     except (ValueError, wire.WireError):
-        raise MalformedRecord(f"sent {len(data)} bytes that are no record") from None
+        raise MalformedRecord(f"sent {len(data)} bytes that are not a record") from None

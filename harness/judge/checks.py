@@ -1,4 +1,4 @@
-"""One workload's inputs, and the verdict on the outputs of one call, as the rounds use them."""
+"""Inputs of one workload, and the check of one call's outputs; `harness.judge.rounds` uses both."""
 
 from __future__ import annotations
 
@@ -13,91 +13,123 @@ from harness.judge.input_data import stress_inputs
 from harness.judge.input_data.inputs import InputSource
 from harness.judge.precision import Truth, find_truth
 from harness.judge.reference import InvalidReferenceError, Reference, Value, torch_dtype
-from harness.judge.rounds import CheckOutcome, Each, Views
-from harness.model.problem import Definition, Problem, Workload
+from harness.judge.rounds import CheckOutcome, ForEachSet, Views
+from harness.model.problem import Definition, Problem, Tolerance, Workload
 from harness.model.verdict import Verdict
 
-_TRUTHS = 2
-_LATER = 128
-"""The first two ordinary calls of a workload are held against float64, and later one in so many by secret chance; all
-others against the reference."""
-_SLACK = 1.5
-"""Factor by which the error of an honest implementation may differ from one draw of the inputs to the next."""
+_FLOAT64_CHECKS = 2
+_FLOAT64_CHECK_INTERVAL = 128
+"""The first `_FLOAT64_CHECKS` ordinary calls of a workload are compared with float64, and a secret random choice of one
+in `_FLOAT64_CHECK_INTERVAL` later calls. All others are compared with the reference."""
+_ERROR_SPREAD = 1.5
+"""Factor by which the error of an honest implementation may differ between two draws of the inputs."""
 TruthSearch = Callable[[Reference, Sequence[Value], Mapping[str, torch.Tensor]], Truth | str]
+StressTolerances = Callable[
+    [str, Tolerance, Mapping[str, torch.Tensor], Callable[[], Mapping[str, float]]], Mapping[str, Tolerance] | None
+]
 _UNTALLIED = CheckOutcome(Verdict.PASSED, None, 0.0, 0.0, 1.0)
+
+
+def stress_tolerances(
+    kind: str,
+    tolerance: Tolerance,
+    expected: Mapping[str, torch.Tensor],
+    usual_rms: Callable[[], Mapping[str, float]],
+) -> Mapping[str, Tolerance] | None:
+    """Return the tolerance of each output of a stress case; None if an output of the reference is not finite.
+
+    Args:
+        kind: the stress case.
+        tolerance: of the workload.
+        expected: the reference's outputs by name.
+        usual_rms: returns the root mean square of each output for ordinary inputs.
+    """
+    if not all_finite(expected, tolerance):
+        return None
+    return stress_inputs.tolerance_for(kind, tolerance, expected, usual_rms())
 
 
 @dataclass(frozen=True)
 class WorkloadSets:
-    """Inputs of one workload."""
+    """Writes inputs of one workload; implements `harness.judge.rounds.InputSets`."""
 
     problem: Problem
     source: InputSource
     workload: Workload
 
-    def fill(self, sets: Sequence[Views], kinds: Sequence[str] = (), each: Each | None = None) -> None:
-        """See the protocol `harness.judge.rounds.InputSets`."""
+    def fill(self, sets: Sequence[Views], kinds: Sequence[str] = (), for_each_set: ForEachSet | None = None) -> None:
+        """Overwrite sets with fresh inputs.
+
+        Args:
+            sets: the sets to overwrite, as views by input name.
+            kinds: name of a stress case for each set, or "" for ordinary inputs; empty: all are ordinary.
+            for_each_set: fills several sets in parallel; None: one after the other.
+        """
 
         def refill(number: int) -> None:
             self.source.refill(self.workload, sets[number])
-            awkward(number)
+            apply_stress(number)
 
-        def awkward(number: int) -> None:
+        def apply_stress(number: int) -> None:
             if kinds and kinds[number]:
                 stress_inputs.make(kinds[number], self.problem, self.workload, sets[number])
 
         if self.source.at_once:
             self.source.refill_all(self.workload, sets)
             for number in range(len(sets)):
-                awkward(number)
+                apply_stress(number)
             return
-        # Custom inputs are made by one thread; of the others the first makes what the others share.
-        alone = len(sets) if each is None or self.source.is_custom(self.workload) else 1
-        for number in range(alone):
+        # One thread makes all custom inputs. Otherwise the first set is filled alone: it creates data that the other
+        # sets share.
+        serial_sets = len(sets) if for_each_set is None or self.source.is_custom(self.workload) else 1
+        for number in range(serial_sets):
             refill(number)
-        if each is not None:
-            each(refill, range(alone, len(sets)))
+        if for_each_set is not None:
+            for_each_set(refill, range(serial_sets, len(sets)))
 
     def stress(self) -> tuple[str, ...]:
-        """The stress cases that change something here."""
+        """Return the names of the stress cases that change an input of this workload."""
         return stress_inputs.stress_cases(self.problem, self.workload)
 
 
 @dataclass
 class WorkloadCheck:
-    """The reference, the tolerance and our rules for one workload."""
+    """Checks outputs of one workload by the reference, the tolerance and the project's own rules."""
 
     reference: Reference
     sets: WorkloadSets
     summed: Summed = summed
     truth_of: TruthSearch = find_truth
-    """`find_truth`, or what remembers its results for inputs that are checked against several outputs."""
+    """`find_truth`, or a function that caches its results for inputs that several outputs are checked on."""
+    tolerances_of: StressTolerances = stress_tolerances
+    """The same for the tolerances of stress cases."""
     note: str | None = None
-    """Why the rule on precision could not be applied."""
-    _truths: int = 0
+    """Reason for which the rule on precision could not be applied."""
+    _ordinary_checks: int = 0
     _limits: dict[str, float] = field(default_factory=dict)
     _usual_rms: dict[str, float] = field(default_factory=dict)
 
     def for_another_candidate(self) -> WorkloadCheck:
-        """The check as it begins for another candidate: its first ordinary calls are held against float64 again."""
-        return replace(self, _truths=0)
+        """Return a check for another candidate, whose first ordinary calls are compared with float64 again."""
+        return replace(self, _ordinary_checks=0)
 
     def expected(self, inputs: Sequence[Value]) -> dict[str, torch.Tensor]:
-        """The reference's outputs.
+        """Return the reference's outputs by name.
 
         Raises:
-            InvalidReferenceError: they have another shape or dtype than declared.
+            InvalidReferenceError: an output has another shape or dtype than declared.
         """
-        found = self.reference.outputs(inputs)
+        outputs = self.reference.outputs(inputs)
         problem, sizes = self.sets.problem, self.sets.problem.sizes(self.sets.workload)
         for name, spec in problem.definition.outputs.items():
-            shape, dtype, value = problem.shape(spec, sizes), torch_dtype(spec.dtype), found[name]
+            shape, dtype, value = problem.shape(spec, sizes), torch_dtype(spec.dtype), outputs[name]
             if tuple(value.shape) != shape or value.dtype != dtype:
                 raise InvalidReferenceError(
-                    f"the reference gives `{name}` as {value.dtype} {tuple(value.shape)}; declared is {dtype} {shape}",
+                    f"the reference returns `{name}` as {value.dtype} {tuple(value.shape)}; "
+                    f"declared is {dtype} {shape}",
                     where=problem.key,
                 )
-        return found
+        return outputs
 
     def check(
         self,
@@ -106,41 +138,48 @@ class WorkloadCheck:
         outputs: Mapping[str, torch.Tensor],
         kind: str = "",
     ) -> CheckOutcome:
-        """Compare in full. `kind` is the stress case of the inputs; empty for ordinary ones."""
+        """Compare every element of a call's outputs.
+
+        Args:
+            inputs: of the call, in declaration order.
+            expected: the reference's outputs by name.
+            outputs: the candidate's outputs by name.
+            kind: stress case of the inputs; "" for ordinary ones.
+        """
         tolerance = self.sets.workload.tolerance
         if kind:
             return self._check_stressed(inputs, expected, outputs, kind)
-        limits = {name: _SLACK * limit for name, limit in self._limits.items()}
-        found = compare_all(expected, outputs, tolerance, rms_limits=limits, sums=self.summed)
-        if found.passed and self.reference.definition.updates:
-            right, given = _where_updated(self.reference.definition, inputs, expected, outputs)
-            updated = compare_all(right, given, tolerance, sums=self.summed)
-            found = found if updated.passed else updated
-        if found.passed and self._is_held_against_truth():
-            broken = self._hold_against_truth(inputs, expected, outputs)
-            if broken is not None:
-                broken = f"{broken}; {_largest_error(broken, expected, outputs)}"
-                return _outcome(replace(found, verdict=Verdict.INCORRECT_NUMERICAL, reason=broken))
-        return _outcome(found)
+        limits = {name: _ERROR_SPREAD * limit for name, limit in self._limits.items()}
+        comparison = compare_all(expected, outputs, tolerance, rms_limits=limits, sums=self.summed)
+        if comparison.passed and self.reference.definition.updates:
+            expected_updates, actual_updates = _updated_elements(self.reference.definition, inputs, expected, outputs)
+            of_updates = compare_all(expected_updates, actual_updates, tolerance, sums=self.summed)
+            comparison = comparison if of_updates.passed else of_updates
+        if comparison.passed and self._is_compared_with_float64():
+            reason = self._compare_with_float64(inputs, expected, outputs)
+            if reason is not None:
+                reason = f"{reason}; {_largest_error(reason, expected, outputs)}"
+                return _outcome(replace(comparison, verdict=Verdict.INCORRECT_NUMERICAL, reason=reason))
+        return _outcome(comparison)
 
-    def _is_held_against_truth(self) -> bool:
-        """The first calls, and later ones that nobody can foresee."""
+    def _is_compared_with_float64(self) -> bool:
+        """Return true for the first calls and for an unpredictable choice of later ones."""
         if self.note is not None:
             return False
-        self._truths += 1
-        return self._truths <= _TRUTHS or not secrets.randbelow(_LATER)
+        self._ordinary_checks += 1
+        return self._ordinary_checks <= _FLOAT64_CHECKS or not secrets.randbelow(_FLOAT64_CHECK_INTERVAL)
 
-    def _hold_against_truth(
+    def _compare_with_float64(
         self, inputs: Sequence[Value], expected: Mapping[str, torch.Tensor], outputs: Mapping[str, torch.Tensor]
     ) -> str | None:
         truth = self.truth_of(self.reference, inputs, expected)
         if not isinstance(truth, Truth):
             self.note = f"the rule on precision was not applied: {truth}"
             return None
-        broken = truth.broken_by(outputs)
+        reason = truth.broken_by(outputs)
         for name, limit in truth.limits_to_reference().items():
             self._limits[name] = max(limit, self._limits.get(name, 0.0))
-        return broken
+        return reason
 
     def _check_stressed(
         self,
@@ -149,38 +188,37 @@ class WorkloadCheck:
         outputs: Mapping[str, torch.Tensor],
         kind: str,
     ) -> CheckOutcome:
-        """Errors of awkward inputs are on scales of their own, so the tally does not get them."""
-        tolerance = self.sets.workload.tolerance
-        if not all_finite(expected, tolerance):
+        """Check outputs for stress inputs. A pass reports no errors, because these have another scale."""
+        tolerances = self.tolerances_of(kind, self.sets.workload.tolerance, expected, self._usual)
+        if tolerances is None:
             return _UNTALLIED
-        tolerances = stress_inputs.tolerance_for(kind, tolerance, expected, self._usual())
 
-        def wrong(right: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor]) -> Comparison | None:
+        def first_failure(right: Mapping[str, torch.Tensor], actual: Mapping[str, torch.Tensor]) -> Comparison | None:
             zero_is_wrong = stress_inputs.CASES[kind].zero_is_wrong
             for name, limits in tolerances.items():
-                found = compare(
-                    right[name], given[name], limits, name=name, zero_is_wrong=zero_is_wrong, sums=self.summed
+                comparison = compare(
+                    right[name], actual[name], limits, name=name, zero_is_wrong=zero_is_wrong, sums=self.summed
                 )
-                if not found.passed:
-                    return found
+                if not comparison.passed:
+                    return comparison
             return None
 
-        found = wrong(expected, outputs)
-        if found is None or self._is_ill_posed(inputs, expected, outputs, wrong):
+        failure = first_failure(expected, outputs)
+        if failure is None or self._is_ill_posed(inputs, expected, outputs, first_failure):
             return _UNTALLIED
-        return _outcome(found)
+        return _outcome(failure)
 
     def _is_ill_posed(
         self,
         inputs: Sequence[Value],
         expected: Mapping[str, torch.Tensor],
         outputs: Mapping[str, torch.Tensor],
-        wrong: Callable[[Mapping[str, torch.Tensor], Mapping[str, torch.Tensor]], Comparison | None],
+        first_failure: Callable[[Mapping[str, torch.Tensor], Mapping[str, torch.Tensor]], Comparison | None],
     ) -> bool:
-        """Return true if the reference fails on awkward inputs, or nobody could be right to the tolerance.
+        """Return true if the stress inputs cannot show an error of the candidate.
 
-        So where float64 says that the candidate is right and the reference is not, and where inputs that differ in
-        their last places have other outputs.
+        By the tolerance, one of these holds: the candidate agrees with float64; the reference does not; or float64
+        itself does not agree with its own outputs for inputs that differ in their last places.
         """
         truth = self.truth_of(self.reference, inputs, expected)
         if not isinstance(truth, Truth):
@@ -191,50 +229,58 @@ class WorkloadCheck:
 
         true = rounded(truth.outputs)
         return (
-            wrong(true, outputs) is None
-            or wrong(true, expected) is not None
-            or wrong(true, rounded(truth.moved())) is not None
+            first_failure(true, outputs) is None
+            or first_failure(true, expected) is not None
+            or first_failure(true, rounded(truth.moved())) is not None
         )
 
     def _usual(self) -> dict[str, float]:
-        """Root mean squares of the outputs for ordinary inputs."""
+        """Return the root mean square of each output for ordinary inputs."""
         if not self._usual_rms:
             ordinary = self.reference.outputs(list(self.sets.source.draw(self.sets.workload).values()))
             self._usual_rms.update({name: stress_inputs.rms(value) for name, value in ordinary.items()})
         return self._usual_rms
 
 
-def _where_updated(
+def _updated_elements(
     definition: Definition,
     inputs: Sequence[Value],
     expected: Mapping[str, torch.Tensor],
     outputs: Mapping[str, torch.Tensor],
 ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    """The elements of updated outputs that the reference changes, as expected and as found.
+    """Return the elements of updated outputs that the reference changes: the expected and the actual values, by label.
 
-    An update may change so few elements that an output without it is within the matched ratio.
+    They are compared separately because an update may change few elements: the matched ratio would accept an output
+    that lacks the update.
     """
     before = dict(zip(definition.inputs, inputs, strict=True))
-    right, given = {}, {}
+    expected_updates, actual_updates = {}, {}
     for name, source in definition.updates.items():
         dtype, start = expected[name].dtype, before[source]
         assert isinstance(start, torch.Tensor)  # noqa: S101 - the definition was checked
         if dtype == torch.float4_e2m1fn_x2:
-            continue  # two elements in a byte: the whole output has to do
-        held = torch.uint8 if dtype.itemsize == 1 else dtype  # torch cannot index or compare every 8-bit float
-        wanted, found, start = (each.view(held) for each in (expected[name].contiguous(), outputs[name], start))
-        changed = wanted != start
+            continue  # a byte holds two elements, so only the whole output is compared
+        comparable = torch.uint8 if dtype.itemsize == 1 else dtype  # torch cannot index or compare every 8-bit float
+        right, actual, start = (value.view(comparable) for value in (expected[name].contiguous(), outputs[name], start))
+        changed = right != start
         if bool(changed.any()):
             label = f"{name}, where the reference changes {source}"
-            right[label], given[label] = wanted[changed].view(dtype), found[changed].view(outputs[name].dtype)
-    return right, given
+            expected_updates[label] = right[changed].view(dtype)
+            actual_updates[label] = actual[changed].view(outputs[name].dtype)
+    return expected_updates, actual_updates
 
 
-def _largest_error(broken: str, expected: Mapping[str, torch.Tensor], outputs: Mapping[str, torch.Tensor]) -> str:
-    """Name the place of the largest error of the output that a reason names."""
-    names = [name for name in expected if f"`{name}`" in broken]
+def _largest_error(reason: str, expected: Mapping[str, torch.Tensor], outputs: Mapping[str, torch.Tensor]) -> str:
+    """Describe the largest error of the output that a reason names: its index and both values."""
+    names = [name for name in expected if f"`{name}`" in reason]
     return "; ".join(largest_error(expected[name], outputs[name]) for name in names)
 
 
-def _outcome(found: Comparison) -> CheckOutcome:
-    return CheckOutcome(found.verdict, found.reason, found.max_abs_error, found.max_rel_error, found.matched)
+def _outcome(comparison: Comparison) -> CheckOutcome:
+    return CheckOutcome(
+        comparison.verdict,
+        comparison.reason,
+        comparison.max_abs_error,
+        comparison.max_rel_error,
+        comparison.matched,
+    )

@@ -1,4 +1,4 @@
-"""One candidate's evaluation: build, record, correctness, timing, and the answer that they make together."""
+"""Evaluation of one candidate: build, recording, correctness, timing, and the answer."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from harness.judge.input_data.inputs import InputSource
 from harness.judge.input_data.layout import layout_of
 from harness.judge.recording import NotRecorded, RecordableWorkload, Recorded, record
 from harness.judge.reference import Reference
-from harness.judge.rounds import REPETITIONS, BaselineFailed, Rounds, Tally, TimedBlocks
+from harness.judge.rounds import REPETITIONS, BaselineFailed, Rounds, Tally, TimedBlocks, remaining_s
 from harness.judge.runners import NoRoom, RunnerFailed
 from harness.judge.sides import Side, Staged, load, stage_solution
-from harness.judge.verdict import correct, failed, overall, timed, weakest_trust, with_bounds
+from harness.judge.verdict import correct, failed, one_line, overall, timed, weakest_trust, with_bounds
 from harness.model.config import SandboxKind
 from harness.model.interval import summarise
 from harness.model.judging import (
@@ -47,16 +47,12 @@ from harness.sol.roofline import Bounds, NoBoundError
 
 Progress = Callable[[JudgeProgress], None]
 _TIMING_SHARE = {"evaluation": 0.04, "confirmation": 0.08}
-"""Of max_judge_s, for blocks beyond the first twelve, divided among the workloads: a confirmation's number counts."""
-
-
-def one_line(error: Exception) -> str:
-    """The message of an error without line breaks."""
-    return " ".join(str(error).split())
+"""Share of max_judge_s for blocks after the first twelve, divided among the workloads. A confirmation has more, because
+its speed-up is the one that counts."""
 
 
 class Resources(Protocol):
-    """The judge's devices, directories and caches that an evaluation uses."""
+    """Parts of the judge that an evaluation uses: devices, directories and caches."""
 
     device: Device
     environment: EnvironmentRecord
@@ -64,20 +60,33 @@ class Resources(Protocol):
     sandbox: SandboxKind
 
     def opponents(self, clock: Device) -> Opponents:
-        """The baselines' runners on one of the device's clocks."""
+        """Return the runners of baselines on one of the device's clocks."""
 
     def bounds(self, problem: Problem, workload: Workload) -> Bounds | NoBoundError:
-        """Return the bounds of a workload on the device, or why it has none."""
+        """Return the bounds of a workload on the device, or the reason why it has none.
+
+        Args:
+            problem: the problem.
+            workload: one of its workloads.
+        """
 
     def measure_hardware_again(self) -> None:
-        """Make sure that a bound which was beaten is not that of a busy moment."""
+        """Measure the hardware's rates again, because a busy machine has bounds that are too high."""
 
     def serve_check(self) -> float:
-        """Serve a check that waits, if it is its turn; seconds that it took."""
+        """Serve a waiting check if it is due. Return the seconds that it took."""
 
 
 class Evaluation:
-    """One candidate: state that lives as long as its request."""
+    """Evaluation of one candidate.
+
+    Args:
+        judge: the judge's devices, directories and caches.
+        request: names the candidate.
+        problem: the problem.
+        reference: of the problem.
+        progress: receives the progress.
+    """
 
     def __init__(
         self, judge: Resources, request: JudgeRequest, problem: Problem, reference: Reference, progress: Progress
@@ -92,24 +101,28 @@ class Evaluation:
         device = judge.device
         self._inputs = InputSource(problem, reference=reference, device=device.memory_on, copy_all=device.copy_all)
         self._candidate: Side | None = None
-        self._own: Side | None = None
+        self._own_baseline: Side | None = None
         self._deadline = 0.0
         self._staged: Staged | None = None
         self._recorded: Recorded | None = None
         self._recording: Recording | None = None
         self._baselines_alone_ns: dict[str, tuple[float, ...]] = {}
         self._slowed: dict[str, tuple[TimedBlocks, Tally]] = {}
-        """Workloads whose baseline was slower beside the candidate than before it existed."""
+        """Times of the workloads whose baseline was slower than before the candidate's process existed, by uuid."""
 
-    def _say(self, stage: str, done: int = 0) -> None:
+    def _report(self, stage: str, done: int = 0) -> None:
         of = len(self._problem.workloads)
         self._progress(JudgeProgress(id=self._request.id, stage=stage, done=done, of=of))
 
     def run(self) -> JudgeAnswer:
-        """Judge the candidate."""
+        """Judge the candidate, and return the answer.
+
+        Raises:
+            BaselineFailed: the reference or the baseline is wrong or broke.
+        """
         begin = time.monotonic()
         self._device.start_standby()
-        self._say("build")
+        self._report("build")
         try:
             solution = self._read()
             self._staged = staged = stage_solution(
@@ -118,36 +131,36 @@ class Evaluation:
                 cache_dir=self._judge.cache_dir,
                 sandbox=self._judge.sandbox,
             )
-        except (FormatError, BuildFailed) as error:  # a FormatError of the build is of a malformed launch plan
+        except (FormatError, BuildFailed) as error:  # the build raises FormatError for a malformed launch plan
             reason = one_line(error) if isinstance(error, FormatError) else error.reason
-            results = [failed(each, UnusableSolutionError.verdict, reason) for each in self._problem.workloads]
+            results = [failed(workload, UnusableSolutionError.verdict, reason) for workload in self._problem.workloads]
             return self._answer(results, time.monotonic() - begin, 0.0, reason)
         built = time.monotonic()
         if staged.sealed and staged.binary in self._request.known_binaries:
-            return self._known(staged.binary, built - begin)
+            return self._repeated_answer(staged.binary, built - begin)
         failpoint("judge.before_rounds")
         try:
             self._choose_clock(sealed=staged.sealed)
             if solution.spec.language == "triton" and self._judge.device.clock(sealed=True) is not self._judge.device:
                 self._record()
             results = self._timed_workloads()
-            failure = next((each.reason for each in results if each.verdict is not Verdict.PASSED), None)
+            failure = next((result.reason for result in results if result.verdict is not Verdict.PASSED), None)
             if self._recorded is not None and failure is not None:
-                self._time_as_it_is(staged, f"replayed, its launches do something else: {failure}")
+                self._time_without_replay(staged, f"replayed, its launches do something else: {failure}")
                 results = self._timed_workloads()
         finally:
             self._close_sides()
         failpoint("judge.before_answer")
         return self._answer(results, built - begin, time.monotonic() - built)
 
-    def _known(self, binary: str, build_s: float) -> JudgeAnswer:
+    def _repeated_answer(self, binary: str, build_s: float) -> JudgeAnswer:
         """Return the answer for a sealed candidate whose code and launches were measured before."""
         answer = self._answer([], build_s, 0.0)
         return answer.model_copy(update={"verdict": self._request.known_binaries[binary], "measured": False})
 
     @property
     def sealed(self) -> Staged | None:
-        """Files and plans of the candidate for the trusted launcher; None where its own code makes its calls."""
+        """Files and plans of the candidate for the trusted launcher; None if its own code makes its calls."""
         return self._staged if self._staged is not None and self._staged.sealed else None
 
     def _choose_clock(self, *, sealed: bool) -> None:
@@ -163,17 +176,17 @@ class Evaluation:
         if self._recorded is None:
             return results
         bounded = self._recorded.bounded_us
-        return [each.model_copy(update={"bounded_us": bounded.get(each.uuid)}) for each in results]
+        return [result.model_copy(update={"bounded_us": bounded.get(result.uuid)}) for result in results]
 
     def _record(self) -> None:
-        """Record what a solution launches, to time its launches; what cannot be recorded is timed as it is."""
-        self._say("record")
+        """Record the launches of a solution for the sealed clock; without a recording the solution itself is timed."""
+        self._report("record")
         self._deadline = time.monotonic() + self._request.max_judge_s
         try:
             side = self._ready_candidate()
-            self._recorded = record(side, map(self._recordable, self._problem.workloads), self._patience)
-        except NotRecorded as why:
-            self._recording = Recording(reason=str(why))
+            self._recorded = record(side, map(self._recordable, self._problem.workloads), self._call_limit_s)
+        except NotRecorded as outcome:
+            self._recording = Recording(reason=str(outcome))
             return
         except (RunnerFailed, torch.OutOfMemoryError) as failure:
             self._recording = Recording(reason=f"a call failed: {one_line(failure)}")
@@ -190,73 +203,66 @@ class Evaluation:
         check = WorkloadCheck(self._reference, sets, self._device.summed)
         return RecordableWorkload(workload, layout, self._device.memory(layout), check)
 
-    def _patience(self, most_s: float) -> float:
-        """Seconds that a call may take.
+    def _call_limit_s(self, most_s: float) -> float:
+        return min(most_s, remaining_s(self._deadline))
 
-        Raises:
-            RunnerFailed: judging has taken too long already.
-        """
-        left = self._deadline - time.monotonic()
-        if left <= 0:
-            raise RunnerFailed(Verdict.TIMEOUT, "judging took longer than max_judge_s allows")
-        return min(most_s, left)
-
-    def _time_as_it_is(self, staged: Staged, reason: str) -> None:
-        """Give up the replay, for this reason."""
+    def _time_without_replay(self, staged: Staged, reason: str) -> None:
+        """Discard the recording for this reason, and time the solution itself."""
         self._close_sides()
         self._recorded, self._recording, self._staged = None, Recording(reason=reason), staged
         self._choose_clock(sealed=False)
 
     def _close_sides(self) -> None:
-        for side in (self._candidate, self._own):
+        for side in (self._candidate, self._own_baseline):
             if side is not None:
                 side.close()
-        self._candidate = self._own = None
+        self._candidate = self._own_baseline = None
 
     def _read(self) -> Solution:
-        """The candidate's solution.
+        """Return the candidate's solution.
 
         Raises:
-            UnusableSolutionError: it is malformed, or not one for this problem or device.
+            UnusableSolutionError: it is malformed, or is not for this problem or device.
         """
         directory, runs = Path(str(self._request.solution_dir)), f"the device {self._device.target} runs"
         return usable_solution(directory, self._problem.definition, self._device.languages, runs)
 
     def _variant(self, workload: Workload) -> Variant:
-        """The baseline to race: the fastest by the clock that the candidate is timed with."""
+        """Return the baseline to time against: the fastest by the clock that the candidate is timed with."""
         variant = self._request.baseline.get(workload.uuid, "eager")
         if self._device is self._judge.device:
             return variant
         return self._request.sealed_baseline.get(workload.uuid, variant)
 
     def _prepare_opponents(self) -> None:
-        self._say("baseline")
-        wanted = {self._variant(workload) for workload in self._problem.workloads}
-        if wanted - {"baseline"}:
-            self._opponents.reference(self._problem)
+        self._report("baseline")
+        variants = {self._variant(workload) for workload in self._problem.workloads}
+        for variant in sorted(variants - {"baseline"}):
+            self._opponents.trusted(self._problem, variant)
         for variant in COMPILED:
             compiled = [workload for workload in self._problem.workloads if self._variant(workload) == variant]
             if compiled:
                 self._opponents.compile_ahead(
-                    self._problem, compiled, lambda done: self._say("baseline", done), variant
+                    self._problem, compiled, lambda done: self._report("baseline", done), variant
                 )
-        if "baseline" in wanted:
-            self._own = self._opponents.own(self._problem)
+        if "baseline" in variants:
+            self._own_baseline = self._opponents.own(self._problem)
 
     def _opponent(self, variant: Variant) -> Side:
-        return self._own if variant == "baseline" and self._own else self._opponents.reference(self._problem)
+        own = self._own_baseline if variant == "baseline" else None
+        return own or self._opponents.trusted(self._problem, variant)
 
     def _time_baselines_alone(self) -> None:
         """Time the baseline of each workload before the candidate is loaded.
 
         Raises:
-            BaselineFailed: it broke.
+            BaselineFailed: a baseline broke.
         """
         for workload in self._problem.workloads:
             self._baselines_alone_ns[workload.uuid] = self._baseline_alone_ns(workload)
 
     def _baseline_alone_ns(self, workload: Workload) -> tuple[float, ...]:
-        self._device.settle()  # the same conditions as beside the candidate
+        self._device.settle()  # the same conditions as during the candidate's blocks
         variant, layout = self._variant(workload), layout_of(self._problem, workload)
         memory, sets = self._device.memory(layout), WorkloadSets(self._problem, self._inputs, workload)
         try:
@@ -265,26 +271,28 @@ class Evaluation:
             raise BaselineFailed(f"the baseline ({variant}) failed: {broken.reason}") from None
 
     def _workloads(self) -> list[WorkloadResult]:
-        """Every workload gets its verdict; after the first failure the others are checked and not timed."""
+        """Return the result of every workload. After the first failure the others are checked and not timed."""
         results: list[WorkloadResult] = []
         for number, workload in enumerate(self._problem.workloads):
             sound = all(result.verdict is Verdict.PASSED for result in results)
             if any(result.verdict is Verdict.REWARD_HACK for result in results):
-                results.append(failed(workload, Verdict.REWARD_HACK, "not run: another workload was cheated on"))
+                results.append(
+                    failed(workload, Verdict.REWARD_HACK, "not run: the candidate cheated on another workload")
+                )
                 continue
-            self._say("workload", number)
-            results.append(self._one(workload, timing=sound))
+            self._report("workload", number)
+            results.append(self._workload(workload, timing=sound))
         return self._without_slow_host(results) if self._slowed else results
 
     def _without_slow_host(self, results: Sequence[WorkloadResult]) -> list[WorkloadResult]:
-        """Results with the doubt that remains when slowed baselines were timed again, without the candidate's process.
+        """Time slowed baselines again without the candidate's process, and return the results with the new uncertainty.
 
-        A baseline that is as slow then was slowed by its host.
+        A baseline that is as slow without that process was slowed by its host, not by the candidate.
 
         Raises:
-            BaselineFailed: it broke.
+            BaselineFailed: a baseline broke.
         """
-        self._lose_candidate()
+        self._end_candidate()
         checked = dict(zip((workload.uuid for workload in self._problem.workloads), results, strict=True))
         for workload in self._problem.workloads:
             result = checked[workload.uuid]
@@ -292,12 +300,12 @@ class Evaluation:
                 continue
             times, tally = self._slowed[workload.uuid]
             slowed = slowed_by(self._baseline_alone_ns(workload), [block.baseline_ns for block in times.blocks])
-            times = replace(times, doubt=min(times.doubt, slowed))
-            again = self._timed(workload, times, tally)
-            checked[workload.uuid] = again.model_copy(update={"note": result.note})
+            times = replace(times, slowdown_uncertainty=min(times.slowdown_uncertainty, slowed))
+            corrected = self._timed(workload, times, tally)
+            checked[workload.uuid] = corrected.model_copy(update={"note": result.note})
         return list(checked.values())
 
-    def _one(self, workload: Workload, *, timing: bool) -> WorkloadResult:
+    def _workload(self, workload: Workload, *, timing: bool) -> WorkloadResult:
         layout = layout_of(self._problem, workload)
         memory = self._device.memory(layout)
         variant = self._variant(workload)
@@ -315,12 +323,12 @@ class Evaluation:
                 opponent,
                 candidate,
                 self._deadline,
-                self._judge_others,
+                self._serve_check,
                 self._baselines_alone_ns.get(workload.uuid, ()),
             )
             try:
                 opponent.prepare(workload, layout, memory.capacity, variant)
-                rounds.look_at_baseline()
+                rounds.warm_up_baseline()
             except NoRoom:
                 raise
             except RunnerFailed as broken:
@@ -331,7 +339,7 @@ class Evaluation:
                 return correct(workload, rounds.tally)
             self._device.settle()
             failpoint("judge.before_timing")
-            for _ in range(REPETITIONS):  # a time below the hardware's bound is an accusation
+            for _ in range(REPETITIONS):  # a time below the hardware's bound accuses the candidate, so it is confirmed
                 times = rounds.time(self._half_width(), self._cap_s())
                 result = self._timed(workload, times, rounds.tally)
                 if result.verdict is not Verdict.SUSPECT:
@@ -340,7 +348,7 @@ class Evaluation:
                 self._judge.measure_hardware_again()
                 self._deadline += time.monotonic() - begin
                 rounds.deadline = self._deadline
-            if times.doubt and self._device.calibration.work_outlasts_stop:
+            if times.slowdown_uncertainty and self._device.calibration.work_outlasts_stop:
                 self._slowed[workload.uuid] = times, rounds.tally
             notes = [note for note in (check.note, result.note) if note]
             return result.model_copy(update={"note": "; ".join(notes) or None})
@@ -348,11 +356,11 @@ class Evaluation:
             failure = NoRoom(one_line(error))
         except RunnerFailed as error:
             failure = error
-        self._lose_candidate()
+        self._end_candidate()
         return failed(workload, failure.verdict, failure.reason, rounds.tally if rounds else None)
 
     def _timed(self, workload: Workload, times: TimedBlocks, tally: Tally) -> WorkloadResult:
-        """Its numbers with bound, floor and score, or with a note about the reason why there are none."""
+        """Return a workload's times with bound, floor and score, or with a note of the reason why it has none."""
         bounds = self._judge.bounds(self._problem, workload)
         sol_us = None if isinstance(bounds, NoBoundError) else bounds.sol_us
         result = timed(workload, times, tally, self._variant(workload), self._device, sol_us)
@@ -365,21 +373,21 @@ class Evaluation:
             return result.model_copy(update={"note": f"no bound: {reason}{fix}"})
         return with_bounds(result, bounds.sol_us, bounds.floor_us, "measured" if bounds.is_measured else "listed")
 
-    def _judge_others(self) -> float:
-        """Serve a check that waits; seconds that it took, which are not the candidate's."""
+    def _serve_check(self) -> float:
+        """Serve a waiting check, and extend the deadline by the seconds that it took, which are returned."""
         spent_s = self._judge.serve_check()
         self._deadline += spent_s
         return spent_s
 
     def _half_width(self) -> float:
-        """Of one workload's interval, such that the whole's, which averages them all, is as narrow as asked for."""
+        """Return the half-width of one workload's interval at which the mean of all workloads has the requested one."""
         return self._request.half_width * math.sqrt(len(self._problem.workloads))
 
     def _cap_s(self) -> float:
         return _TIMING_SHARE[self._request.kind] * self._request.max_judge_s / len(self._problem.workloads)
 
     def _ready_candidate(self) -> Side:
-        """The candidate's runner: the one that serves, or after it broke a fresh one.
+        """Return the candidate's runner: the present one, or a fresh one after it broke.
 
         Raises:
             RunnerFailed: loading the candidate fails.
@@ -388,11 +396,11 @@ class Evaluation:
             assert self._staged is not None  # noqa: S101 - run() built it
             begin = time.monotonic()
             runner = self._device.runner(needs_torch=self._staged.needs_torch)
-            self._deadline += time.monotonic() - begin  # a runner's start-up is not the candidate's time
+            self._deadline += time.monotonic() - begin  # the start of a runner does not count as judging time
             self._candidate = load(self._device, runner, self._staged, trusted=False)
         return self._candidate
 
-    def _lose_candidate(self) -> None:
+    def _end_candidate(self) -> None:
         if self._candidate is not None:
             self._candidate.close()
             self._candidate = None
@@ -400,12 +408,12 @@ class Evaluation:
     def _answer(
         self, results: Sequence[WorkloadResult], build_s: float, judge_s: float, reason: str | None = None
     ) -> JudgeAnswer:
-        verdict, said = overall(results)
+        verdict, workload_reason = overall(results)
         trust = weakest_trust(results, self._device)
         return JudgeAnswer(
             id=self._request.id,
             verdict=verdict,
-            reason=reason or said,
+            reason=reason or workload_reason,
             trust=Trust.RECORDED if self._recorded is not None and trust.by_events else trust,
             recording=self._recording,
             resources=self._staged.report.kernels if self._staged is not None else (),

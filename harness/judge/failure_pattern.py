@@ -1,7 +1,7 @@
-"""The pattern of wrong elements in an output, in words: which rows, columns or tiles, and how the values differ.
+"""Description of the wrong elements of an output: their rows, columns or tiles, and the difference of their values.
 
-A pattern often names the mistake: rows beyond the last full tile, a transposed operand, sums in too few bits. It is
-looked for when a comparison has failed, so its cost does not matter.
+A pattern often identifies the mistake: rows beyond the last full tile, a transposed operand, sums in too few bits. It
+is computed only after a comparison has failed, so its cost does not matter.
 """
 
 from __future__ import annotations
@@ -11,18 +11,21 @@ import math
 import torch
 
 _LARGEST = 1 << 24
-"""Elements beyond which only places are looked at, not how values are related."""
+"""Number of elements above which only positions are described, not values."""
 _MOST_RANGES = 4
+"""Number of index ranges that a description lists."""
 _LEAST_PERIODS = 4
+"""An axis has at least so many periods where a period is reported."""
 _PERIODS = (2, 4, 8, 16, 32, 64, 128, 256)
 _TILES = (2, 4, 8, 16, 32, 64, 128, 256)
 _SIMILAR = 0.3
-"""Least ratio of two root mean squares that are called similar."""
+"""Smallest ratio of two root mean squares that are called similar."""
 _UNRELATED, _CLOSE = 0.2, 0.999
-"""Correlations below which values are unrelated, and from which they are the expected ones with an error."""
+"""Correlation below which values are unrelated, and above which they are the expected values with a small error."""
 _MOSTLY = 0.5
+"""Share of wrong elements above which the order of the values is examined."""
 _NEARLY = 0.9
-"""Of a wrong region some elements are right by accident."""
+"""Share of wrong elements above which a region counts as wrong: some elements of it are right by accident."""
 
 
 def describe_failure(actual: torch.Tensor, expected: torch.Tensor, wrong: torch.Tensor) -> str:
@@ -30,18 +33,18 @@ def describe_failure(actual: torch.Tensor, expected: torch.Tensor, wrong: torch.
 
     Args:
         actual: the candidate's output as float32 or integers, of the output's shape.
-        expected: the reference's, likewise.
-        wrong: bool, likewise: which elements are beyond the tolerance.
+        expected: the reference's output, of the same dtype and shape.
+        wrong: bool of the same shape; true for the elements beyond the tolerance.
     """
     count, total = int(wrong.sum()), wrong.numel()
     if count == 0:
         return "no element alone is beyond the tolerance"
-    where = _places(wrong, count)
-    how = _values(actual, expected, wrong) if total <= _LARGEST else ""
-    return f"{where}; {how}" if how else where
+    positions = _positions(wrong, count)
+    values = _values(actual, expected, wrong) if total <= _LARGEST else ""
+    return f"{positions}; {values}" if values else positions
 
 
-def _places(wrong: torch.Tensor, count: int) -> str:
+def _positions(wrong: torch.Tensor, count: int) -> str:
     total = wrong.numel()
     if count == total:
         return "every element is wrong" if total > 1 else "the only element is wrong"
@@ -51,7 +54,7 @@ def _places(wrong: torch.Tensor, count: int) -> str:
 
 
 def _region(wrong: torch.Tensor, count: int) -> str:
-    """Name the rows and columns affected; all axes but the last make up the rows."""
+    """Describe the affected rows and columns; a row is one index of all axes but the last."""
     total = wrong.numel()
     matrix = wrong.reshape(-1, wrong.shape[-1]) if wrong.dim() > 1 else wrong.reshape(1, -1)
     rows, columns = matrix.any(dim=1), matrix.any(dim=0)
@@ -72,7 +75,7 @@ def _region(wrong: torch.Tensor, count: int) -> str:
 
 
 def _set(name: str, present: torch.Tensor) -> str:
-    """Name the indices of an axis that are present: a range, a tile's edge, a period, or a few ranges."""
+    """Describe indices of an axis: a range, the rest after the last full tile, a period, or a few ranges."""
     size, indices = present.numel(), present.nonzero().flatten().tolist()
     if len(indices) == size:
         return f"every {name}"
@@ -80,26 +83,27 @@ def _set(name: str, present: torch.Tensor) -> str:
     if last - first + 1 == len(indices):
         edges = [str(tile) for tile in _TILES if last == size - 1 and first == size // tile * tile]
         tail = f", exactly those beyond the last multiple of {' or '.join(edges)}" if edges else ""
-        some = f"{name} {first}" if first == last else f"{name}s {first} to {last}"
-        return f"{some} of {size}{tail}"
+        index_range = f"{name} {first}" if first == last else f"{name}s {first} to {last}"
+        return f"{index_range} of {size}{tail}"
     for period in (period for period in _PERIODS if _LEAST_PERIODS * period <= size):
-        rests = sorted({index % period for index in indices})
-        if len(rests) <= period // 2 and len(indices) == sum(len(range(rest, size, period)) for rest in rests):
-            return f"{name}s whose index modulo {period} is {', '.join(map(str, rests[:8]))}{' ...' * (len(rests) > 8)}"
+        residues = sorted({index % period for index in indices})
+        if len(residues) <= period // 2 and len(indices) == sum(len(range(r, size, period)) for r in residues):
+            listed = f"{', '.join(map(str, residues[:8]))}{' ...' * (len(residues) > 8)}"
+            return f"{name}s whose index modulo {period} is {listed}"
     ranges = _ranges(indices)
     listed = ", ".join(f"{begin}" if begin == end else f"{begin} to {end}" for begin, end in ranges[:_MOST_RANGES])
-    more = f" and {len(ranges) - _MOST_RANGES} more ranges" if len(ranges) > _MOST_RANGES else ""
-    return f"{len(indices)} of {size} {name}s ({listed}{more})"
+    unlisted = f" and {len(ranges) - _MOST_RANGES} more ranges" if len(ranges) > _MOST_RANGES else ""
+    return f"{len(indices)} of {size} {name}s ({listed}{unlisted})"
 
 
 def _ranges(indices: list[int]) -> list[tuple[int, int]]:
-    found: list[tuple[int, int]] = []
+    ranges: list[tuple[int, int]] = []
     for index in indices:
-        if found and index == found[-1][1] + 1:
-            found[-1] = (found[-1][0], index)
+        if ranges and index == ranges[-1][1] + 1:
+            ranges[-1] = (ranges[-1][0], index)
         else:
-            found.append((index, index))
-    return found
+            ranges.append((index, index))
+    return ranges
 
 
 def _values(actual: torch.Tensor, expected: torch.Tensor, wrong: torch.Tensor) -> str:
@@ -108,7 +112,7 @@ def _values(actual: torch.Tensor, expected: torch.Tensor, wrong: torch.Tensor) -
         actual, expected = actual.double(), expected.double()
     x, y = actual[wrong], expected[wrong]
     if bool(x.isnan().all()):
-        return "all of them are NaN: never written, or computed from what the output held before the call"
+        return "all of them are NaN: never written, or computed from the output's content before the call"
     if not bool(x.isfinite().all()):
         return f"{int((~x.isfinite()).sum()):,} of them are not finite"
     if not bool(x.any()):
@@ -123,7 +127,7 @@ def _values(actual: torch.Tensor, expected: torch.Tensor, wrong: torch.Tensor) -
 
 
 def _order(actual: torch.Tensor, expected: torch.Tensor) -> str:
-    """Describe the order of values that are right and in another order; empty for others."""
+    """Describe the order of right values that are in another order; return "" for other values."""
     if expected.dim() < 2 or 1 in expected.shape[-2:]:
         return ""
     rows, columns = expected.shape[-2:]

@@ -1,7 +1,7 @@
-"""A batch's handshake on a CPU: calibrated until it is steady, refused where it is an outlier.
+"""Calibration of a batch's handshake on a CPU: repeated until it is stable, and refused where it is an outlier.
 
-While other programs keep the machine busy, a handshake takes up to ten times as long as usual (1,142 us was seen, where
-80 to 165 are usual). To subtract that from batches of quieter moments would flatter short calls.
+While other programs keep the machine busy, a handshake takes up to ten times as long as usual (1,142 us was measured;
+80 to 165 us are usual). Subtracting that from batches of quieter moments would make short calls look faster.
 """
 
 from __future__ import annotations
@@ -19,20 +19,21 @@ from harness.workspace.files import atomic_write
 
 _FEWEST, _MOST = 3, 12
 _STEADY = 1.15
-"""Calibration ends when the two least values agree to within this factor."""
+"""Calibration ends when the two smallest values agree to within this factor."""
 _OUTLIER = 2.0
-"""Times the usual handshake of this host. Honest calibrations differ by up to 1.7 with the processes they use."""
+"""Factor of the usual handshake of this host above which a calibration is refused. Honest calibrations differ by a
+factor of up to 1.7 between the processes they use."""
 _REMEMBERED = 9
 _FILE = "handshakes.json"
 
 
 @dataclass(frozen=True)
 class HandshakeCalibration:
-    """Overhead of a batch, to be subtracted."""
+    """Overhead of a batch, which is subtracted from its time."""
 
     ns: float
     refused_ns: float | None = None
-    """The least calibration, where it was an outlier; `ns` is then the usual handshake."""
+    """The smallest calibration, if it was an outlier; `ns` is then the usual handshake."""
 
 
 class _Remembered(BaseModel):
@@ -45,39 +46,47 @@ class _Remembered(BaseModel):
 
 
 def calibrate_handshake(calibrate: Callable[[], float], usual_ns: float | None) -> HandshakeCalibration:
-    """Calibrate until the two least values agree and are not far above the usual one. The least counts.
+    """Calibrate until the two smallest values agree and are no outliers. Return the smallest value.
 
     Args:
-        calibrate: one calibration, in ns.
-        usual_ns: of this host, from earlier judges; None if there were none.
+        calibrate: returns one calibration in ns.
+        usual_ns: usual handshake of this host by earlier judges; None if there were none.
     """
-    most_ns = math.inf if usual_ns is None else _OUTLIER * usual_ns
-    seen: list[float] = []
-    while len(seen) < _MOST:
-        seen = sorted([*seen, calibrate()])
-        if len(seen) >= _FEWEST and seen[1] <= _STEADY * seen[0] and seen[0] <= most_ns:
+    limit_ns = math.inf if usual_ns is None else _OUTLIER * usual_ns
+    handshakes_ns: list[float] = []
+    while len(handshakes_ns) < _MOST:
+        handshakes_ns = sorted([*handshakes_ns, calibrate()])
+        agree = len(handshakes_ns) >= _FEWEST and handshakes_ns[1] <= _STEADY * handshakes_ns[0]
+        if agree and handshakes_ns[0] <= limit_ns:
             break
-    if usual_ns is not None and seen[0] > most_ns:
-        return HandshakeCalibration(usual_ns, refused_ns=seen[0])
-    return HandshakeCalibration(seen[0])
+    if usual_ns is not None and handshakes_ns[0] > limit_ns:
+        return HandshakeCalibration(usual_ns, refused_ns=handshakes_ns[0])
+    return HandshakeCalibration(handshakes_ns[0])
 
 
 def usual_handshake_ns(cache: Path, key: str) -> float | None:
-    """Return the median of the last accepted calibrations; None if there is none.
+    """Return the median of the last accepted calibrations in ns; None if there is none.
 
     Args:
-        cache: the judge's directory.
-        key: names the host and whatever else a handshake depends on.
+        cache: the judge's cache directory.
+        key: identifies the host and the configuration that a handshake depends on.
     """
-    return statistics.median(known) if (known := _read(cache).handshakes.get(key)) else None
+    handshakes_ns = _read(cache).handshakes.get(key)
+    return statistics.median(handshakes_ns) if handshakes_ns else None
 
 
 def remember_handshake(cache: Path, key: str, handshake: HandshakeCalibration) -> None:
-    """Keep an accepted calibration for later judges."""
+    """Store an accepted calibration for later judges; ignore a refused one.
+
+    Args:
+        cache: the judge's cache directory.
+        key: as of `usual_handshake_ns`.
+        handshake: the calibration.
+    """
     if handshake.refused_ns is None:
-        known = _read(cache)
-        last = (*known.handshakes.get(key, ()), handshake.ns)[-_REMEMBERED:]
-        atomic_write(cache / _FILE, _Remembered(handshakes={**known.handshakes, key: last}).model_dump_json())
+        handshakes = _read(cache).handshakes
+        last = (*handshakes.get(key, ()), handshake.ns)[-_REMEMBERED:]
+        atomic_write(cache / _FILE, _Remembered(handshakes={**handshakes, key: last}).model_dump_json())
 
 
 def _read(cache: Path) -> _Remembered:

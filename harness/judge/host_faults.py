@@ -1,6 +1,6 @@
-"""Exceptions of a judge that tell of a fault of this machine, which no candidate has caused.
+"""Exceptions of a judge whose cause is a fault of this machine and not a candidate.
 
-The judge ends with an exit code of its own for these, and the daemon has the candidate judged again later.
+The judge exits with a code of its own for these, and the daemon has the candidate judged again later.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from harness.errors import HostFaultError, OutOfHostMemoryError
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
 _FILES = {errno.EMFILE, errno.ENFILE}
 _MEMORY = {errno.ENOMEM, errno.EAGAIN}
-"""EAGAIN: the kernel lets no further process or thread start."""
+"""EAGAIN: the kernel refuses to start another process or thread."""
 _NO_MEMORY = re.compile(
     r"can't allocate memory|can't start new thread|std::bad_alloc|CUDA out of memory", re.IGNORECASE
 )
-"""Of torch's allocators, Python's threads and C++."""
+"""Messages of torch's allocators, of Python's threads and of C++."""
 # Source: cudaGetErrorString and cudaError in the CUDA Runtime API, and nvmlErrorString in the NVML API Reference.
 _NO_DRIVER = re.compile(
     r"GPU is lost|fallen off the bus|no CUDA-capable device|driver version is insufficient|driver shutting down|"
@@ -29,7 +29,7 @@ _END_OTHERS = "end other programs, or add memory"
 
 
 def host_fault(error: BaseException) -> HostFaultError | None:
-    """Return the fault of this machine behind an exception; None for any other exception."""
+    """Return the fault of this machine that caused an exception; None if another cause did."""
     if isinstance(error, OSError) and (fault := _of_system(error)):
         return fault
     text = " ".join(str(error).split())
@@ -41,12 +41,12 @@ def host_fault(error: BaseException) -> HostFaultError | None:
 
 
 def _of_system(error: OSError) -> HostFaultError | None:
-    """The fault that the number of a system call's error names."""
+    """Return the fault that the errno of a failed system call identifies."""
     if error.errno in _DISK:
         where = str(error.filename) if error.filename else None
-        return HostFaultError(f"the disk cannot be written: {error.strerror}", where=where, remedy="make room: df -h")
+        return HostFaultError(f"the disk cannot be written: {error.strerror}", where=where, remedy="free space: df -h")
     if error.errno in _FILES:
         return HostFaultError(f"too many files are open: {error.strerror}", remedy="raise the limit: ulimit -n")
     if error.errno in _MEMORY:
-        return OutOfHostMemoryError(f"this machine lets nothing more start: {error.strerror}", remedy=_END_OTHERS)
+        return OutOfHostMemoryError(f"no further process or thread can start: {error.strerror}", remedy=_END_OTHERS)
     return None

@@ -1,4 +1,7 @@
-"""Answers to requests: a candidate's evaluation or a measurement of baselines. Outcomes are data; errors are ours."""
+"""Answers to requests: evaluations of candidates, measurements of baselines, and profiles.
+
+An outcome of judging is data in the answer. An exception is a fault of the judge or of this machine.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +22,14 @@ from harness.judge.counters.latency import cold_and_warm_us
 from harness.judge.counters.profiling import ProfileTarget, find_profiled, profile_replay
 from harness.judge.counters.replays import Replay, replay_key, store_replay
 from harness.judge.devices.interface import Device
-from harness.judge.evaluation import Evaluation, Progress, one_line
+from harness.judge.evaluation import Evaluation, Progress
 from harness.judge.input_data.inputs import InputSource
 from harness.judge.input_data.layout import layout_of
 from harness.judge.reference import Reference, load_reference
 from harness.judge.rounds import BaselineFailed
 from harness.judge.sides import Staged
 from harness.judge.solution_check import WaitingChecks
-from harness.judge.verdict import failed
+from harness.judge.verdict import failed, one_line
 from harness.judge.version import judge_version
 from harness.model.config import SandboxKind
 from harness.model.counters import CounterReport
@@ -46,7 +49,7 @@ from harness.sol.targets import hardware
 
 
 def environment(sandbox: SandboxKind) -> EnvironmentRecord:
-    """The software that judges."""
+    """Return the versions of the software that judges."""
     return EnvironmentRecord(
         harness=harness.__version__,
         judge=judge_version(),
@@ -57,7 +60,14 @@ def environment(sandbox: SandboxKind) -> EnvironmentRecord:
 
 
 class Judge:
-    """Answers requests on one device, one after the other."""
+    """Answers requests on one device, one after the other.
+
+    Args:
+        device: the device, which this judge closes.
+        cache_dir: directory for builds, calibrations and replays.
+        sandbox: kind of sandbox for builders and runners.
+        checks: serves checks between the batches of an evaluation; None: no checks are served.
+    """
 
     def __init__(
         self, device: Device, *, cache_dir: Path, sandbox: SandboxKind, checks: WaitingChecks | None = None
@@ -73,13 +83,21 @@ class Judge:
         device.start_standby()
 
     def opponents(self, clock: Device) -> Opponents:
-        """The baselines' runners on one of the device's clocks."""
+        """Return the runners of baselines on one of the device's clocks, created once per clock."""
         if id(clock) not in self._opponents:
             self._opponents[id(clock)] = Opponents(clock, self.cache_dir, self.sandbox)
         return self._opponents[id(clock)]
 
     def answer(self, request: JudgeRequest, progress: Progress) -> JudgeAnswer:
-        """Judge. Never raises for what a problem or a solution does."""
+        """Return the answer to a request. Failures of a problem or a solution are in the answer.
+
+        Args:
+            request: names the problem and the solution.
+            progress: receives the progress while the request is served.
+
+        Raises:
+            ConfigurationError: a part of this machine that the judge needs is missing.
+        """
         failpoint("judge.request")
         try:
             data_root = Path(request.data_root) if request.data_root else None
@@ -98,8 +116,8 @@ class Judge:
                 return self._profiled(request, problem, reference)
             return self._evaluated(request, problem, reference, progress)
         except (FormatError, BaselineFailed) as error:
-            for each in self._opponents.values():
-                each.drop(problem)
+            for runners in self._opponents.values():
+                runners.drop(problem)
             return self._refused(request, Verdict.INVALID_REFERENCE, one_line(error), problem)
         finally:
             self.device.start_standby()
@@ -114,37 +132,40 @@ class Judge:
         return answer
 
     def _keep_replay(self, request: JudgeRequest, problem: Problem, sealed: Staged, device_name: str) -> None:
-        """Keep what passed, so that it can be profiled. Without it nothing but a profile is missing."""
+        """Store a solution that passed, for later profiles. A failure to store it affects nothing else."""
         try:
             solution = load_solution(Path(str(request.solution_dir)))
             store_replay(self.cache_dir, replay_key(problem, solution, device_name), sealed)
         except (FormatError, OSError) as error:
-            sys.stderr.write(f"harness judge: a solution that passed cannot be kept for profiles: {error}\n")
+            sys.stderr.write(f"harness judge: a solution that passed cannot be stored for profiles: {error}\n")
 
     def _profiled(self, request: JudgeRequest, problem: Problem, reference: Reference) -> JudgeAnswer:
-        """The counters of a solution that passed, or why there are none; the answer's verdict means nothing."""
+        """Return an answer with the counters of a solution that passed, or the reason why there are none.
+
+        The verdict of this answer has no meaning.
+        """
         device = self.device.record()
         solution = load_solution(Path(str(request.solution_dir)))
         source = InputSource(problem, reference=reference, device=self.device.memory_on, copy_all=self.device.copy_all)
-        where = ProfileTarget(self.device.target, device.name, device.id, self.sandbox, self.cache_dir)
-        found = find_profiled(problem, solution, request.workload, where)
-        report = found if isinstance(found, CounterReport) else self._counters(problem, found, source, where)
+        target = ProfileTarget(self.device.target, device.name, device.id, self.sandbox, self.cache_dir)
+        profiled = find_profiled(problem, solution, request.workload, target)
+        report = profiled if isinstance(profiled, CounterReport) else self._counters(problem, profiled, source, target)
         answer = self._refused(request, Verdict.PASSED, "a profile has no verdict")
         return answer.model_copy(update={"counters": report, "device": device})
 
     def _counters(
-        self, problem: Problem, found: tuple[Workload, Replay], source: InputSource, where: ProfileTarget
+        self, problem: Problem, profiled: tuple[Workload, Replay], source: InputSource, target: ProfileTarget
     ) -> CounterReport:
-        workload, replay = found
-        report = profile_replay(problem, workload, replay, source, where)
+        workload, replay = profiled
+        report = profile_replay(problem, workload, replay, source, target)
         latency = cold_and_warm_us(self.device, problem, workload, replay, source)
         return report if latency is None else report.model_copy(update={"cold_us": latency[0], "warm_us": latency[1]})
 
     def _try_reference(self, problem: Problem, reference: Reference) -> None:
-        """Run a reference once, on its smallest workload, before anything else of the problem.
+        """Run a reference once, on the problem's smallest workload, before other work on the problem.
 
         Raises:
-            InvalidReferenceError: it does what the judge cannot handle.
+            InvalidReferenceError: the reference fails, or does something that the judge cannot handle.
         """
         if problem.digest in self._tried_references:
             return
@@ -154,12 +175,17 @@ class Judge:
         self._tried_references.add(problem.digest)
 
     def bounds(self, problem: Problem, workload: Workload) -> Bounds | NoBoundError:
-        """Return the bounds of a workload on this device, computed once, or why it has none."""
+        """Return the bounds of a workload on this device, or the reason why it has none; computed once.
+
+        Args:
+            problem: the problem.
+            workload: one of its workloads.
+        """
         key = problem.digest, workload.uuid
         if key not in self._bounds:
             try:
                 machine = hardware(self.device.target, cache_dir=self.cache_dir)
-            except ConfigurationError as error:  # not kept: a measurement may follow
+            except ConfigurationError as error:  # not cached, because the hardware may be measured later
                 return NoBoundError(error.message, where=error.where, remedy=error.remedy)
             try:
                 self._bounds[key] = bounds(problem, workload, machine)
@@ -168,18 +194,18 @@ class Judge:
         return self._bounds[key]
 
     def measure_hardware_again(self) -> None:
-        """Raise the bounds' figures of a CPU that was busy when they were measured; a GPU's are constants."""
+        """Measure a CPU's rates again, because they are too low if the CPU was busy. A GPU's rates are constants."""
         if self.device.target == CPU:
             measured_cpu(self.cache_dir, remeasure=True)
             self._bounds.clear()
 
     def serve_check(self) -> float:
-        """Serve a check that waits, if it is its turn; seconds that it took."""
+        """Serve a waiting check if it is due. Return the seconds that it took."""
         return self._checks.serve_next() if self._checks is not None else 0.0
 
-    def environment_with(self, other: EnvironmentRecord) -> EnvironmentRecord:
-        """This judge's environment with what another record has beyond it."""
-        return self.environment.model_copy(update=other.model_extra or {})
+    def environment_with(self, record: EnvironmentRecord) -> EnvironmentRecord:
+        """Return this judge's environment with the additional fields of another record."""
+        return self.environment.model_copy(update=record.model_extra or {})
 
     def _refused(
         self, request: JudgeRequest, verdict: Verdict, reason: str, problem: Problem | None = None
@@ -197,10 +223,10 @@ class Judge:
         )
 
     def _end_opponents(self) -> None:
-        for each in self._opponents.values():
-            each.close()
+        for runners in self._opponents.values():
+            runners.close()
 
     def close(self) -> None:
-        """End every runner and give the device back."""
+        """End every runner and close the device."""
         self._end_opponents()
         self.device.close()

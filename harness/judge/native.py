@@ -1,7 +1,7 @@
-"""The judge's own few lines of C++, built once with the system compiler: cold caches, short edges, quick comparison.
+"""The judge's C++ library, built once with the system compiler: cache flushes, exchanges with runners, comparison.
 
-Without a compiler the judge works all the same: batches start as the caches are, a handshake costs a few tenths of
-a millisecond more, which calibration sees, and comparing takes several times as long.
+Without a compiler the judge works with these differences: caches are not flushed before a batch; a handshake costs a
+few tenths of a millisecond more, which the calibration includes; and a comparison takes several times as long.
 """
 
 from __future__ import annotations
@@ -40,20 +40,21 @@ class Process(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Exchanged:
-    """Result of one exchange. `data` None: nothing came in time, or `refused`; empty: the line is closed."""
+    """Result of one exchange."""
 
     data: bytes | None
+    """The record; None: none arrived in time, or `refused`; empty: the channel is closed."""
     begin_ns: int
     end_ns: int
     proved: bool
-    """True if everything was stopped at `end_ns`."""
+    """True if every thread was stopped at `end_ns`."""
     counters: tuple[int, int]
-    """Of the proof, over all threads: (processor time in ns, time slices)."""
+    """Sums over all threads when the stop was proved: (processor time in ns, time slices)."""
     refused: bool = False
-    """Nothing was continued: something was not stopped, or had run since its stop was proved."""
+    """True if no process was continued, because a thread was not stopped or had run since its stop was proved."""
 
 
-class _Found(ctypes.Structure):
+class _NativeSums(ctypes.Structure):
     _fields_ = (
         ("squared_error", ctypes.c_double),
         ("squares", ctypes.c_double),
@@ -73,7 +74,7 @@ class Native:
         library.exchange.restype = ctypes.c_long
         library.compare.argtypes = [
             ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int,
-            ctypes.c_float, ctypes.c_float, ctypes.c_float, ctypes.POINTER(_Found),
+            ctypes.c_float, ctypes.c_float, ctypes.c_float, ctypes.POINTER(_NativeSums),
         ]  # fmt: skip
         self._library = library
         page = (ctypes.c_char * 4096)()
@@ -81,26 +82,43 @@ class Native:
         """True if this processor has an instruction that removes memory from its caches."""
 
     def flush(self, address: int, size: int) -> None:
-        """Take memory out of every cache."""
+        """Remove memory from every cache.
+
+        Args:
+            address: of the first byte.
+            size: in bytes.
+        """
         self._library.flush(address, size)
 
     def overwrite(self, address: int, size: int, byte: int) -> None:
-        """Fill memory, from and to a multiple of 16 bytes, and leave nothing of it in a cache."""
+        """Fill memory with one byte value, and leave no part of it in a cache.
+
+        Args:
+            address: of the first byte, a multiple of 16.
+            size: in bytes, a multiple of 16.
+            byte: the value, 0 to 255.
+        """
         self._library.overwrite(address, size, byte)
 
-    def summed(self, found: torch.Tensor, right: torch.Tensor, tolerance: Tolerance) -> Sums:
-        """`harness.judge.correctness.summed` in one pass over memory, for the dtypes that most outputs have."""
-        if right.dtype not in _ONE_PASS:
-            return summed(found, right, tolerance)
-        found, right = found.contiguous(), right.contiguous()
-        seen = _Found()
+    def summed(self, actual: torch.Tensor, expected: torch.Tensor, tolerance: Tolerance) -> Sums:
+        """Return what `harness.judge.correctness.summed` returns, in one pass over memory for float32 and bfloat16.
+
+        Args:
+            actual: floats of any shape.
+            expected: floats of the same shape and dtype.
+            tolerance: of the workload.
+        """
+        if expected.dtype not in _ONE_PASS:
+            return summed(actual, expected, tolerance)
+        actual, expected = actual.contiguous(), expected.contiguous()
+        sums = _NativeSums()
         self._library.compare(
-            found.data_ptr(), right.data_ptr(), right.numel(), right.dtype is torch.bfloat16,
-            tolerance.max_atol, tolerance.max_rtol, least_scale(tolerance), ctypes.byref(seen),
+            actual.data_ptr(), expected.data_ptr(), expected.numel(), expected.dtype is torch.bfloat16,
+            tolerance.max_atol, tolerance.max_rtol, least_scale(tolerance), ctypes.byref(sums),
         )  # fmt: skip
         return Sums(
-            seen.max_abs, seen.max_rel, seen.squared_error, seen.squares,
-            within=bool(seen.within), some_nonzero=bool(seen.some_nonzero),
+            sums.max_abs, sums.max_rel, sums.squared_error, sums.squares,
+            within=bool(sums.within), some_nonzero=bool(sums.some_nonzero),
         )  # fmt: skip
 
     def exchange(
@@ -115,34 +133,35 @@ class Native:
         record: int,
         slices: int | None = None,
     ) -> Exchanged:
-        """Thaw and continue, wait for a record of `record` bytes, stop, prove it.
+        """Thaw and continue a runner's processes, wait for its record, stop the processes, and prove the stop.
 
         Args:
-            line: the socket to the runner.
-            processes: of the sandbox.
-            listing: its /proc, or -1.
-            freezer: its open cgroup.freeze, or -1.
-            spin: poll the socket, which is quicker than to wait for it.
+            line: descriptor of the socket to the runner.
+            processes: descriptors of the sandbox's processes.
+            listing: descriptor of the sandbox's /proc, or -1.
+            freezer: descriptor of the control group's cgroup.freeze, or -1.
+            spin: poll the socket in a busy loop, which ends sooner after the record arrives than a blocking wait.
             within_s: seconds to wait for the record.
-            record: bytes of a record.
-            slices: time slices at the proof of the last stop; other ones, and nothing is continued. None: not compared.
+            record: size of a record in bytes.
+            slices: sum of time slices when the last stop was proved; if the sum differs now, no process is continued.
+                None: not compared.
         """
         buffer = ctypes.create_string_buffer(record)
         begin, end, proved = ctypes.c_int64(), ctypes.c_int64(), ctypes.c_int()
         cpu_ns, stopped_slices = ctypes.c_uint64(), ctypes.c_uint64(_UNKNOWN if slices is None else slices)
         within = ctypes.c_int64(int(within_s * 1e9))
-        got = self._library.exchange(
+        record_bytes = self._library.exchange(
             line, processes, len(processes), listing, freezer, int(spin), within, buffer, ctypes.c_uint64(record),
             ctypes.byref(begin), ctypes.byref(end), ctypes.byref(proved), ctypes.byref(cpu_ns),
             ctypes.byref(stopped_slices),
         )  # fmt: skip
-        data = None if got < 0 else buffer.raw[:got]
+        data = None if record_bytes < 0 else buffer.raw[:record_bytes]
         counters = cpu_ns.value, stopped_slices.value
-        return Exchanged(data, begin.value, end.value, bool(proved.value), counters, refused=got == _REFUSED)
+        return Exchanged(data, begin.value, end.value, bool(proved.value), counters, refused=record_bytes == _REFUSED)
 
 
 def load_native(cache: Path) -> Native | None:
-    """Build the library, or take it from the cache; None where there is no compiler."""
+    """Return the library, built or from the cache; None if there is no compiler or it fails."""
     name = hashlib.sha256(b"".join((*(map(Path.read_bytes, _SOURCES)), *map(str.encode, _FLAGS)))).hexdigest()[:16]
     artefact = cache / "native" / f"judge-{name}.so"
     if not artefact.is_file():
@@ -153,8 +172,8 @@ def load_native(cache: Path) -> Native | None:
         with tempfile.TemporaryDirectory(dir=artefact.parent) as scratch:
             built = Path(scratch) / "judge.so"
             command = [compiler, *_FLAGS, "-o", str(built), *map(str, _SOURCES)]
-            done = subprocess.run(command, check=False, capture_output=True, timeout=_BUILD_S)
-            if done.returncode:
+            compilation = subprocess.run(command, check=False, capture_output=True, timeout=_BUILD_S)
+            if compilation.returncode:
                 return None
             built.replace(artefact)
     return Native(ctypes.CDLL(str(artefact)))

@@ -1,8 +1,8 @@
-"""Recorded solutions: what a Triton solution launches, to be replayed by the trusted launcher on the sealed clock.
+"""Recordings of the launches of a Triton solution, which the trusted launcher replays on the sealed clock.
 
-A record comes from the candidate's process and is not trusted: its form is checked here, and the launcher's calls are
-held against the reference like those of any sealed solution, on fresh inputs and with workspaces full of poison. A
-solution that does more than launch Triton kernels is not recorded; it is timed by the judge's own clock.
+A record comes from the candidate's process and is not trusted. This module checks its form. The launcher's calls are
+compared with the reference like those of any sealed solution, on fresh inputs and with poisoned workspaces. A solution
+that does more than launch Triton kernels is not recorded; the judge's own clock times it.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from harness.runner import wire
 from harness.runner.module_variables import MalformedCubinError, check_size
 
 CALLS = 3
-"""Calls of the solution itself on each workload, each on fresh inputs and checked."""
+"""Calls of the solution itself on each workload, each checked and with fresh inputs."""
 _RECORDED = 2
-"""So many of them are recorded: they must launch the same."""
+"""Number of these calls that are recorded. All records must be equal."""
 _LARGEST = 64 << 20
 _RECORD_S = 60.0
 _LENGTH = 8
@@ -52,8 +52,8 @@ _WORD = 4
 _MOST_SHARED = 1 << 20
 
 
-class NotRecorded(Exception):  # noqa: N818 - an outcome: the solution is timed by the bounded clock
-    """The solution's calls cannot be replayed; the message says why."""
+class NotRecorded(Exception):  # noqa: N818 - an outcome: the bounded clock times the solution
+    """The solution's calls cannot be replayed; the message is the reason."""
 
 
 class _RecordPart(BaseModel):
@@ -98,18 +98,18 @@ class LaunchRecord(_RecordPart):
     """JSON header of a record that `harness.runner.recording` writes; the cubins follow it."""
 
     reason: str | None = None
-    """Why the call cannot be replayed; then there is nothing else."""
+    """Reason why the call cannot be replayed; the other fields are then empty."""
     steps: tuple[Annotated[_LaunchStep | _FillStep, Field(discriminator="kind")], ...] = Field(
         default=(), max_length=MAX_LAUNCHES
     )
     workspaces: dict[str, Annotated[int, Field(gt=0, le=MAX_WORKSPACE_BYTES)]] = {}
     cubins: tuple[Annotated[int, Field(gt=0)], ...] = ()
-    """Their sizes in bytes."""
+    """Size of each cubin in bytes."""
 
 
 @dataclass(frozen=True)
 class RecordedCall:
-    """One call's plan and the kernels that it names `NUMBER:SYMBOL`."""
+    """Plan of one call, and the cubins of its kernels, which the plan calls `NUMBER:SYMBOL`."""
 
     plan: ResolvedPlan
     cubins: tuple[bytes, ...]
@@ -117,12 +117,13 @@ class RecordedCall:
 
 @dataclass(frozen=True)
 class Recorded:
-    """A solution's plan for each workload."""
+    """Recorded plans of a solution for all workloads."""
 
     cubins: tuple[bytes, ...]
     plans: Mapping[str, ResolvedPlan]
+    """Plan by uuid of the workload."""
     bounded_us: Mapping[str, float]
-    """By workload: microseconds of a call of the solution itself, by the bounded clock; information only."""
+    """Microseconds of a call of the solution itself by the bounded clock, by uuid of the workload; information only."""
 
     @property
     def digests(self) -> tuple[str, ...]:
@@ -158,7 +159,7 @@ class Recorded:
 
 @dataclass(frozen=True)
 class RecordableWorkload:
-    """One workload with what its calls need."""
+    """One workload with the layout, memory and check of its calls."""
 
     workload: Workload
     layout: Layout
@@ -166,53 +167,54 @@ class RecordableWorkload:
     check: WorkloadCheck
 
 
-def record(side: Side, workloads: Iterable[RecordableWorkload], patience: Callable[[float], float]) -> Recorded:
-    """Have a solution make checked calls on every workload, and record what they launch.
+def record(side: Side, workloads: Iterable[RecordableWorkload], call_limit_s: Callable[[float], float]) -> Recorded:
+    """Make checked calls of a solution on every workload, and return the recorded launches.
 
     Args:
         side: the solution in its own runner, on the bounded clock.
-        workloads: made one after the other; each is dropped before the next.
-        patience: seconds that a call may take, of the seconds it is given at most.
+        workloads: created lazily, so that only one workload's memory exists at a time.
+        call_limit_s: returns the seconds that a call may take, given the largest number of seconds for it.
 
     Raises:
-        NotRecorded: it does what cannot be replayed, or launches something else on other inputs.
-        RunnerFailed: it is wrong or broke.
+        NotRecorded: a call cannot be replayed, or the launches differ between calls.
+        RunnerFailed: the solution is wrong or broke.
     """
     plans: dict[str, ResolvedPlan] = {}
     bounded_us: dict[str, float] = {}
     cubins: list[bytes] = []
-    for each in workloads:
-        side.prepare(each.workload, each.layout, each.memory.capacity)
-        calls, times = [], []
+    for recordable in workloads:
+        side.prepare(recordable.workload, recordable.layout, recordable.memory.capacity)
+        calls, times_ns = [], []
         for number in range(CALLS):
-            placement, ns = _checked_call(side, each, patience(side.first_call_s))
-            times.append(ns)
+            placement, call_ns = _checked_call(side, recordable, call_limit_s(side.first_call_s))
+            times_ns.append(call_ns)
             if number >= CALLS - _RECORDED:
-                calls.append(_recorded_call(side.runner, each.layout, placement))
+                calls.append(_recorded_call(side.runner, recordable.layout, placement))
         if any(call != calls[0] for call in calls):
             raise NotRecorded("its launches depend on the values of the inputs")
-        bounded_us[each.workload.uuid] = statistics.median(times) / 1e3
-        plans[each.workload.uuid] = _with_shared_numbers(calls[0], cubins)
+        bounded_us[recordable.workload.uuid] = statistics.median(times_ns) / 1e3
+        plans[recordable.workload.uuid] = _with_shared_numbers(calls[0], cubins)
     return Recorded(tuple(cubins), plans, bounded_us)
 
 
-def _checked_call(side: Side, each: RecordableWorkload, within_s: float) -> tuple[int, int]:
-    """Make one call on fresh inputs; its placement and its nanoseconds.
+def _checked_call(side: Side, recordable: RecordableWorkload, within_s: float) -> tuple[int, int]:
+    """Make one call on fresh inputs. Return its placement and its nanoseconds.
 
     Raises:
-        RunnerFailed: it is wrong or broke.
+        RunnerFailed: the solution is wrong or broke.
     """
-    each.check.sets.fill([each.memory.views(0)])
-    batch = side.batch(each.memory, range(1), within_s)
-    inputs = each.memory.inputs(0)
-    outcome = each.check.check(inputs, each.check.expected(inputs), each.memory.outputs(side.runner, 0))
+    memory, check = recordable.memory, recordable.check
+    check.sets.fill([memory.views(0)])
+    batch = side.batch(memory, range(1), within_s)
+    inputs = memory.inputs(0)
+    outcome = check.check(inputs, check.expected(inputs), memory.outputs(side.runner, 0))
     if outcome.reason is not None:
         raise RunnerFailed(outcome.verdict, outcome.reason)
     return batch.readings[-1].placement, batch.ns
 
 
 def _recorded_call(runner: Runner, layout: Layout, placement: int) -> RecordedCall:
-    """Have the last call made again, on the inputs that are still at its placement, and recorded."""
+    """Repeat the last call with recording, on the inputs that are still at its placement."""
     region = Region(_LARGEST, sealed=False)
     try:
         message = {"op": "record", "placement": placement}
@@ -223,30 +225,30 @@ def _recorded_call(runner: Runner, layout: Layout, placement: int) -> RecordedCa
 
 
 def parse(data: memoryview, layout: Layout) -> RecordedCall:
-    """Check the form of a record, and turn it into a plan.
+    """Check the form of a record, and return its plan.
 
     Args:
-        data: the record, and anything after it.
-        layout: of the workload whose inputs and outputs it names.
+        data: the record, followed by bytes that are ignored.
+        layout: of the workload whose inputs and outputs the record names.
 
     Raises:
-        NotRecorded: it says that the call cannot be replayed, or it is malformed.
+        NotRecorded: the record contains a reason why the call cannot be replayed, or it is malformed.
     """
     begin = _LENGTH + max(0, int.from_bytes(data[:_LENGTH], "little", signed=True))
     try:
-        found = LaunchRecord.model_validate_json(bytes(data[_LENGTH:begin]))
+        header = LaunchRecord.model_validate_json(bytes(data[_LENGTH:begin]))
     except ValidationError as error:
         first = error.errors()[0]
         raise NotRecorded(f"its record is malformed: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
-    if found.reason is not None:
-        raise NotRecorded(" ".join(found.reason.split())[:300])
+    if header.reason is not None:
+        raise NotRecorded(" ".join(header.reason.split())[:300])
     sizes = {f"input:{field.name}": field.bytes for field in layout.inputs if field.scalar is None}
     sizes |= {f"output:{field.name}": field.bytes for field in layout.outputs}
-    sizes |= {f"workspace:{name}": size for name, size in found.workspaces.items()}
-    if sum(found.workspaces.values()) > MAX_WORKSPACE_BYTES or begin + sum(found.cubins) > len(data):
+    sizes |= {f"workspace:{name}": size for name, size in header.workspaces.items()}
+    if sum(header.workspaces.values()) > MAX_WORKSPACE_BYTES or begin + sum(header.cubins) > len(data):
         raise NotRecorded("its record is malformed: it asks for too much memory")
     cubins = []
-    for size in found.cubins:
+    for size in header.cubins:
         cubins.append(bytes(data[begin : begin + size]))
         begin += size
     try:
@@ -255,10 +257,11 @@ def parse(data: memoryview, layout: Layout) -> RecordedCall:
     except MalformedCubinError as error:
         raise NotRecorded(f"its record is malformed: {error}") from None
     steps = tuple(
-        _fill(step, sizes) if isinstance(step, _FillStep) else _launch(step, sizes, len(cubins)) for step in found.steps
+        _fill(step, sizes) if isinstance(step, _FillStep) else _launch(step, sizes, len(cubins))
+        for step in header.steps
     )
     spaces: dict[str, tuple[int, int | float | Literal["none"]]] = {
-        name: (size, "none") for name, size in found.workspaces.items()
+        name: (size, "none") for name, size in header.workspaces.items()
     }
     return RecordedCall(ResolvedPlan(steps, spaces), tuple(cubins))
 
@@ -270,8 +273,8 @@ def _fill(step: _FillStep, sizes: Mapping[str, int]) -> ResolvedFill:
 
 
 def _launch(step: _LaunchStep, sizes: Mapping[str, int], cubins: int) -> ResolvedLaunch:
-    grid_fits = all(0 < extent <= most for extent, most in zip(step.grid, MAX_GRID, strict=True))
-    block_fits = all(0 < extent <= most for extent, most in zip(step.block, MAX_BLOCK, strict=True))
+    grid_fits = all(0 < extent <= limit for extent, limit in zip(step.grid, MAX_GRID, strict=True))
+    block_fits = all(0 < extent <= limit for extent, limit in zip(step.block, MAX_BLOCK, strict=True))
     threads, blocks = _product(step.block), _product(step.cluster or (1, 1, 1))
     if not grid_fits or not block_fits or threads > MAX_THREADS or not 0 < blocks <= MAX_CLUSTER:
         raise NotRecorded("its record is malformed: a grid, block or cluster is larger than the hardware allows")
@@ -297,7 +300,7 @@ def _product(extents: Sequence[int]) -> int:
 
 
 def _with_shared_numbers(call: RecordedCall, cubins: list[bytes]) -> ResolvedPlan:
-    """The plan with its kernels numbered as in `cubins`, which gets those that it lacks."""
+    """Return the plan with its kernels numbered as in `cubins`, to which missing cubins are appended."""
     numbers = []
     for cubin in call.cubins:
         if cubin not in cubins:

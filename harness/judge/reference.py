@@ -1,4 +1,4 @@
-"""The problem's reference in the judge: trusted code, run on the judge's own tensors."""
+"""A problem's reference in the judge: trusted code, run on the judge's own tensors."""
 
 from __future__ import annotations
 
@@ -17,58 +17,58 @@ Value = torch.Tensor | int | float | bool
 
 
 class InvalidReferenceError(FormatError):
-    """The problem's own code failed, or did not return what the definition declares: INVALID_REFERENCE."""
+    """The problem's own code failed or did not return the declared outputs; the verdict is INVALID_REFERENCE."""
 
 
 @dataclass(frozen=True)
 class Reference:
-    """The functions of a definition's `reference`."""
+    """Functions of a definition's `reference`."""
 
     definition: Definition
     run: Callable[..., Any]
     custom_inputs: Callable[..., Any] | None
 
     def outputs(self, inputs: Sequence[Value]) -> dict[str, torch.Tensor]:
-        """Outputs of `run` for inputs in declaration order, as tensors by name.
+        """Return the outputs of `run` for inputs in declaration order, as tensors by name.
 
         Raises:
-            InvalidReferenceError: it raised, changed an input that no output declares, or returned something else than
+            InvalidReferenceError: `run` raised, changed an input that is not declared as updated, or did not return
                 the declared outputs.
         """
         updated = set(self.definition.updates.values())
-        given = [
+        arguments = [
             value.clone() if name in updated and isinstance(value, torch.Tensor) else value
             for name, value in zip(self.definition.inputs, inputs, strict=True)
         ]
         before = _versions(inputs)
         try:
             with torch.no_grad():
-                returned = self.run(*given)
+                returned = self.run(*arguments)
         except Exception as error:
             raise InvalidReferenceError(
                 f"the reference raised {type(error).__name__}: {error}", where=self.definition.name
             ) from error
-        for name, was, now in zip(self.definition.inputs, before, _versions(inputs), strict=True):
-            if was != now:
+        for name, version_before, version in zip(self.definition.inputs, before, _versions(inputs), strict=True):
+            if version_before != version:
                 raise InvalidReferenceError(
                     f"the reference changes its input `{name}` in place; candidates cannot write to inputs",
                     where=self.definition.name,
                     remedy=f'declare it, with `"x_updates": "{name}"` at the output that holds the result '
                     "(docs/formats.md), or let the reference work on a copy and return it",
                 )
-        return by_name(returned, self.definition, given)
+        return by_name(returned, self.definition, arguments)
 
 
 def _versions(inputs: Sequence[Value]) -> list[int]:
-    """Number of in-place changes of each input, as torch counts them; 0 for scalars."""
+    """Return torch's count of in-place changes of each input; 0 for scalars."""
     return [value._version if isinstance(value, torch.Tensor) else 0 for value in inputs]  # noqa: SLF001 - as autograd does
 
 
 def load_reference(problem: Problem) -> Reference:
-    """Import a problem's reference code as a module of its own.
+    """Return the functions of a problem's reference code, imported as a new module.
 
     Raises:
-        InvalidReferenceError: it cannot be imported, or lacks a function it must have.
+        InvalidReferenceError: the code cannot be imported, or lacks a required function.
     """
     definition = problem.definition
     filename = f"<reference of {problem.key}>"
@@ -93,24 +93,25 @@ def load_reference(problem: Problem) -> Reference:
     return Reference(definition, module.__dict__["run"], module.__dict__.get(entrypoint) if entrypoint else None)
 
 
-def by_name(returned: object, definition: Definition, given: Sequence[Value]) -> dict[str, torch.Tensor]:
-    """Outputs by name, from the one value, the sequence or the mapping that a reference may return.
+def by_name(returned: object, definition: Definition, arguments: Sequence[Value]) -> dict[str, torch.Tensor]:
+    """Return a reference's outputs by name.
 
     Args:
-        returned: what the reference returned. It may leave out the outputs that are updated inputs.
+        returned: return value of the reference: one value, a sequence, or a mapping. Outputs that are updated inputs
+            may be missing.
         definition: declares the outputs.
-        given: what the reference was called with, in order: an updated input that was not returned is taken from here.
+        arguments: arguments of the call, in order; updated inputs that were not returned are taken from here.
 
     Raises:
         InvalidReferenceError: an output is missing, or there are more or fewer than declared.
     """
-    inputs = dict(zip(definition.inputs, given, strict=True))
+    inputs = dict(zip(definition.inputs, arguments, strict=True))
     updated = {name: _tensor(name, inputs[source], definition) for name, source in definition.updates.items()}
-    others = [name for name in definition.outputs if name not in updated]
+    new_outputs = [name for name in definition.outputs if name not in updated]
     if isinstance(returned, Mapping):
         returned = {**updated, **returned}
-    elif updated and len(_listed(returned)) == len(others):
-        returned = {**updated, **dict(zip(others, _listed(returned), strict=True))}
+    elif updated and len(_listed(returned)) == len(new_outputs):
+        returned = {**updated, **dict(zip(new_outputs, _listed(returned), strict=True))}
     names = list(definition.outputs)
     if isinstance(returned, Mapping):
         missing = [name for name in names if name not in returned]
@@ -128,7 +129,7 @@ def by_name(returned: object, definition: Definition, given: Sequence[Value]) ->
 
 
 def _listed(returned: object) -> list[object]:
-    """The one value, or the values of a sequence; none of None."""
+    """Return a sequence's values as a list, one value as a list of one, and None as an empty list."""
     return list(returned) if isinstance(returned, tuple | list) else [] if returned is None else [returned]
 
 
@@ -143,5 +144,5 @@ def _tensor(name: str, value: object, definition: Definition) -> torch.Tensor:
 
 
 def torch_dtype(name: str) -> torch.dtype:
-    """Torch's dtype of a definition's dtype, which has torch's own name."""
+    """Return the torch dtype of a dtype in a definition, which has the same name."""
     return getattr(torch, name)  # type: ignore[no-any-return]

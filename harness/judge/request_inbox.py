@@ -1,4 +1,4 @@
-"""Lines that a judge's client writes, read by a thread so that checks are seen while something is being judged."""
+"""Requests of a judge's client, read by a thread so that checks are received while a candidate is being judged."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness.errors import HarnessError
 from harness.model.checking import CheckRequest
 from harness.model.judging import PROTOCOL_FIX, JudgeRequest, protocol_mismatch
 
-_PIECE = 1 << 16
+_READ_BYTES = 1 << 16
 
 
 class _RequestKind(BaseModel):
@@ -21,10 +21,10 @@ class _RequestKind(BaseModel):
 
 
 class RequestInbox:
-    """Requests in their order; checks are kept apart.
+    """Queues of requests and of checks, each in the order of arrival.
 
     Args:
-        descriptor: the file that lines are read from, until its end.
+        descriptor: file descriptor that lines are read from until end-of-file.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -35,22 +35,22 @@ class RequestInbox:
         self._ended = False
 
     def start(self) -> None:
-        """Start the thread. It ends at the end of the file, or with the process."""
+        """Start the reading thread, which ends at end-of-file or with the process."""
         threading.Thread(target=self._read, name="requests", daemon=True).start()
 
     def _read(self) -> None:
-        rest = b""
-        while piece := os.read(self._descriptor, _PIECE):  # not sys.stdin, whose lock outlives this thread
-            *lines, rest = (rest + piece).split(b"\n")
+        incomplete = b""
+        while piece := os.read(self._descriptor, _READ_BYTES):  # not sys.stdin, whose lock outlives this thread
+            *lines, incomplete = (incomplete + piece).split(b"\n")
             for line in lines:
                 self._lines.put(line)
         self._lines.put(None)
 
     def next(self) -> JudgeRequest | CheckRequest | None:
-        """Wait for the next request of either kind; None at the end. Checks come first.
+        """Wait for the next request or check, and return it; None at end-of-file. Checks come before requests.
 
         Raises:
-            HarnessError: a line is no request, or one of another protocol version.
+            HarnessError: a line is not a request, or has another protocol version.
         """
         while True:
             if (check := self.next_check()) is not None:
@@ -62,7 +62,7 @@ class RequestInbox:
             self._take(self._lines.get())
 
     def next_check(self) -> CheckRequest | None:
-        """Return the next check without waiting; None where none has come.
+        """Return the next check without waiting; None if none has arrived.
 
         Raises:
             HarnessError: as `next`.

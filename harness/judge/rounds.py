@@ -1,7 +1,7 @@
-"""Judging one workload: correctness rounds, then blocks against the baseline until the interval is narrow enough.
+"""Judging of one workload: correctness rounds, then timed blocks until the interval of the speed-up is narrow enough.
 
-To the runner all of it is one kind of thing: batches of calls on the workload's own shapes. It cannot tell a
-correctness round from a timed one, nor a stress set from an ordinary one until it has its values.
+A runner receives only batches of calls on the workload's own shapes. It cannot distinguish a correctness round from a
+timed one, and can distinguish a stress set from an ordinary one only by its values.
 """
 
 from __future__ import annotations
@@ -23,29 +23,35 @@ from harness.judge.placement_error import placement_error
 from harness.judge.reference import Value
 from harness.judge.runners import RunnerFailed
 from harness.judge.sides import Side
-from harness.judge.timing import Block, Entrant, Match, block, kept, wanted_width
+from harness.judge.timing import Block, Race, TimedSide, counted_blocks, run_block, stopping_half_width
 from harness.model.geometric_mean import geometric_mean
 from harness.model.interval import FIRST_BLOCKS, blocks_needed
 from harness.model.verdict import Verdict
 
 ORDINARY_ROUNDS = 10
+"""Correctness calls with ordinary inputs."""
 REPETITIONS = 3
-"""An accusation needs the same evidence so many times, while nothing else disturbs the machine."""
+"""Number of undisturbed measurements that must agree before a candidate is accused."""
 _MOST_REPETITIONS = 100
 LEAST_BATCH_S = 2.0
+"""Seconds that any batch may take at least."""
 SLOWER_THAN_BASELINE = 50.0
-"""A candidate so many times slower than the baseline is stopped."""
+"""A candidate that is slower than the baseline by this factor is stopped."""
 _LONG_REFERENCE_S = 0.02
+"""A reference that takes longer uses every processor for one call, instead of one processor for each call."""
 _SINGLES = 5
+"""Batches of one call of each side, in one measurement of single calls."""
 _CHECKED = 11
-"""Calls of a batch; a shorter batch is checked whole. Twelve blocks of batches this long have 264."""
+"""Calls of a timed batch that are checked; of a shorter batch all are. Twelve blocks of longer batches have 264 of
+them."""
 _BATCHED_GAIN = 1.5
-"""A call in a batch so many times cheaper than a call alone was not made alone."""
+"""A call in a batch must take at least the time of a single call divided by this factor; else calls were merged."""
 _ALIKE = 1.25
-"""Sides whose batches would have nearly as many calls have as many; one and two are nearly as many, too."""
+"""Both sides get the smaller number of calls per batch if the numbers differ by at most this factor, or are 1 and 2."""
 _CORRECTNESS_BATCH = 8
+"""Largest batch of a correctness round."""
 _STRESS_CHANCE = 6
-"""After one block in so many, awkward inputs come again."""
+"""A batch with stress inputs follows a block with a probability of 1 in this number."""
 
 
 @dataclass(frozen=True)
@@ -60,32 +66,32 @@ class CheckOutcome:
 
 
 Views = Mapping[str, torch.Tensor]
-"""A set's inputs by name, to be written in place."""
-Each = Callable[[Callable[[int], None], Sequence[int]], object]
-"""Does something for each of several numbers, in threads perhaps."""
+"""Inputs of one set by name, which are written in place."""
+ForEachSet = Callable[[Callable[[int], None], Sequence[int]], object]
+"""Calls a function for each of several set numbers, possibly in parallel threads."""
 
 
 class InputSets(Protocol):
-    """Where a workload's inputs come from."""
+    """Source of a workload's inputs."""
 
-    def fill(self, sets: Sequence[Views], kinds: Sequence[str] = (), each: Each | None = None) -> None:
+    def fill(self, sets: Sequence[Views], kinds: Sequence[str] = (), for_each_set: ForEachSet | None = None) -> None:
         """Overwrite sets with fresh inputs, never the same twice.
 
         Args:
-            sets: which.
-            kinds: by set: the name of a stress case, or nothing for ordinary inputs, which all are by default.
-            each: makes several sets at a time; without it one is made after the other.
+            sets: the sets to overwrite.
+            kinds: name of a stress case for each set, or "" for ordinary inputs; empty: all are ordinary.
+            for_each_set: fills several sets in parallel; None: one after the other.
         """
 
     def stress(self) -> Sequence[str]:
-        """Names of the stress cases: awkward inputs of the same shapes."""
+        """Return the names of the stress cases: inputs of the same shapes with difficult values."""
 
 
 class Checker(Protocol):
-    """The reference and the tolerance of one workload."""
+    """Check of one workload's outputs against the reference and the tolerance."""
 
     def expected(self, inputs: Sequence[Value]) -> dict[str, torch.Tensor]:
-        """The reference's outputs for these inputs."""
+        """Return the reference's outputs for these inputs, by name."""
 
     def check(
         self,
@@ -94,12 +100,19 @@ class Checker(Protocol):
         outputs: Mapping[str, torch.Tensor],
         kind: str = "",
     ) -> CheckOutcome:
-        """Compare in full; `kind` names the stress case of the inputs."""
+        """Compare every element of a call's outputs.
+
+        Args:
+            inputs: of the call, in declaration order.
+            expected: the reference's outputs by name.
+            outputs: the candidate's outputs by name.
+            kind: stress case of the inputs; "" for ordinary ones.
+        """
 
 
 @dataclass
 class Tally:
-    """Calls checked so far, and their errors."""
+    """Number of checked calls, and their largest errors."""
 
     checked: int = 0
     max_abs_error: float = 0.0
@@ -107,7 +120,7 @@ class Tally:
     matched: float = 1.0
 
     def add(self, outcome: CheckOutcome) -> None:
-        """Count one call."""
+        """Add the result of one checked call."""
         self.checked += 1
         self.max_abs_error = max(self.max_abs_error, outcome.max_abs_error)
         self.max_rel_error = max(self.max_rel_error, outcome.max_rel_error)
@@ -121,13 +134,25 @@ class TimedBlocks:
     blocks: tuple[Block, ...]
     discarded: int
     calls: int
-    """Of the candidate, in all timed batches."""
+    """Calls of the candidate in all timed batches."""
     checked: int
-    """Of these, checked in full."""
+    """Number of these calls whose outputs were checked."""
     placement_error: float | None
     """See `WorkloadResult`; None where calls are not timed one by one."""
-    doubt: float
-    """Log ratio by which the candidate may be slower than its batches say; part of the error of processes."""
+    slowdown_uncertainty: float
+    """Log ratio by which the candidate may be slower than its batches show. It is part of the error of processes."""
+
+
+def remaining_s(deadline: float) -> float:
+    """Return the seconds until a deadline of judging, a value of time.monotonic().
+
+    Raises:
+        RunnerFailed: the deadline has passed.
+    """
+    remaining = deadline - time.monotonic()
+    if remaining <= 0:
+        raise RunnerFailed(Verdict.TIMEOUT, "judging took longer than max_judge_s allows")
+    return remaining
 
 
 @dataclass
@@ -140,38 +165,39 @@ class Rounds:
     baseline: Side
     candidate: Side
     deadline: float
-    """time.monotonic at which judging gives up."""
-    between: Callable[[], float] = lambda: 0.0
-    """Other work of the judge, between two batches; seconds that it took, which are not the candidate's."""
+    """Value of time.monotonic() at which judging stops."""
+    between_batches: Callable[[], float] = lambda: 0.0
+    """Does other work of the judge, and returns the seconds that it took. They extend the deadline."""
     baseline_alone_ns: Sequence[float] = ()
-    """Times per call of the baseline before the candidate's process existed, where that was measured."""
+    """Times per call of the baseline before the candidate's process existed, where they were measured."""
     tally: Tally = field(default_factory=Tally)
     timed_checks: int = 0
     _baseline_ns: float = 0.0
-    _alone_ns: float = math.inf
-    _baseline_alone_ns: float = math.inf
-    _long: bool = False
+    _single_call_ns: float = math.inf
+    _baseline_single_call_ns: float = math.inf
+    _is_long_reference: bool = False
 
     def correctness(self) -> None:
-        """Ordinary and stress sets, shuffled, in batches of several sizes.
+        """Check ordinary and stress inputs, shuffled, in batches of random sizes.
 
         Raises:
             RunnerFailed: the candidate is wrong or broke.
         """
         kinds = [""] * (ORDINARY_ROUNDS - 1) + list(self.sets.stress())
         secrets.SystemRandom().shuffle(kinds)
-        kinds.insert(0, "")  # what is usual is seen first
+        kinds.insert(0, "")  # the first call has ordinary inputs
         first = True
         while kinds:
-            self._work_between()
+            self._work_between_batches()
             size = 1 if first else min(len(kinds), self.memory.capacity, 1 + secrets.randbelow(_CORRECTNESS_BATCH))
-            now, kinds = kinds[:size], kinds[size:]
-            self._checked_batch(now, self._patience(size, self.candidate.first_call_s if first else LEAST_BATCH_S))
+            batch_kinds, kinds = kinds[:size], kinds[size:]
+            limit_s = self._batch_limit_s(size, self.candidate.first_call_s if first else LEAST_BATCH_S)
+            self._checked_batch(batch_kinds, limit_s)
             first = False
 
-    def _work_between(self) -> float:
-        """Let the judge do what waits; seconds that it took."""
-        spent_s = self.between()
+    def _work_between_batches(self) -> float:
+        """Do other work of the judge. Return the seconds that it took."""
+        spent_s = self.between_batches()
         self.deadline += spent_s
         return spent_s
 
@@ -181,230 +207,244 @@ class Rounds:
         self._check(range(len(kinds)), kinds)
 
     def _check(self, slots: Sequence[int], kinds: Sequence[str] = ()) -> None:
-        """Hold the candidate's outputs in these slots against the reference; `kinds` by slot, ordinary by default."""
+        """Compare the candidate's outputs in these slots with the reference; `kinds` by slot, ordinary by default."""
 
-        def look(slot: int) -> CheckOutcome:
+        def check_slot(slot: int) -> CheckOutcome:
             inputs = self.memory.inputs(slot)
             outputs = self.memory.outputs(self.candidate.runner, slot)
             return self.checker.check(inputs, self._expected(inputs), outputs, kinds[slot] if kinds else "")
 
-        outcomes = self._each(look, slots)
-        self.candidate.runner.check_still_stopped()  # so the outputs are what they were when the clock stopped
+        outcomes = self._for_slots(check_slot, slots)
+        self.candidate.runner.check_still_stopped()  # so the outputs have not changed since the clock stopped
         for slot, outcome in zip(slots, outcomes, strict=True):
-            self._take_in(outcome, kinds[slot] if kinds else "")
+            self._count(outcome, kinds[slot] if kinds else "")
 
-    def _each(self, work: Callable[[int], T], slots: Sequence[int]) -> list[T]:
-        """On every processor; a reference that takes long uses them all by itself."""
-        return [work(slot) for slot in slots] if self._long else self.candidate.device.map_slots(work, slots)
+    def _for_slots(self, work: Callable[[int], T], slots: Sequence[int]) -> list[T]:
+        """Do work for each slot in parallel; one slot at a time if the reference itself uses every processor."""
+        return (
+            [work(slot) for slot in slots] if self._is_long_reference else self.candidate.device.map_slots(work, slots)
+        )
 
     def _expected(self, inputs: Sequence[Value]) -> dict[str, torch.Tensor]:
-        """The reference's outputs; a reference that takes long gets every processor."""
+        """Return the reference's outputs; a long reference gets every processor."""
         begin = time.monotonic()
-        with self.candidate.device.all_processors() if self._long else contextlib.nullcontext():
+        with self.candidate.device.all_processors() if self._is_long_reference else contextlib.nullcontext():
             expected = self.checker.expected(inputs)
-        self._long = self._long or time.monotonic() - begin > _LONG_REFERENCE_S
+        self._is_long_reference = self._is_long_reference or time.monotonic() - begin > _LONG_REFERENCE_S
         return expected
 
-    def _take_in(self, outcome: CheckOutcome, kind: str = "") -> None:
+    def _count(self, outcome: CheckOutcome, kind: str = "") -> None:
         if outcome.reason is not None:
-            told = f"{outcome.reason} (inputs: {kind})" if kind else outcome.reason
-            raise RunnerFailed(outcome.verdict, told)
+            reason = f"{outcome.reason} (inputs: {kind})" if kind else outcome.reason
+            raise RunnerFailed(outcome.verdict, reason)
         self.tally.add(outcome)
 
-    def _patience(self, calls: int, least_s: float = LEAST_BATCH_S) -> float:
-        """Seconds that a batch of the candidate may take: by the baseline's time, and within the deadline."""
-        estimate = max(least_s, SLOWER_THAN_BASELINE * calls * self._baseline_ns / 1e9)
-        left = self.deadline - time.monotonic()
-        if left <= 0:
-            raise RunnerFailed(Verdict.TIMEOUT, "judging took longer than max_judge_s allows")
-        return min(estimate, left)
+    def _batch_limit_s(self, calls: int, least_s: float = LEAST_BATCH_S) -> float:
+        """Return the seconds that a batch of the candidate may take, from the baseline's time and the deadline."""
+        estimate_s = max(least_s, SLOWER_THAN_BASELINE * calls * self._baseline_ns / 1e9)
+        return min(estimate_s, remaining_s(self.deadline))
 
     def _fill(self, calls: int, kinds: Sequence[str] = ()) -> None:
-        """Fresh inputs in so many slots; `kinds` by slot, ordinary by default."""
+        """Write fresh inputs into the first `calls` slots; `kinds` by slot, ordinary by default."""
         self.sets.fill([self.memory.views(slot) for slot in range(calls)], kinds, self.candidate.device.map_slots)
 
-    def look_at_baseline(self) -> None:
-        """Warm the baseline up and see how long its calls take. Its failures are the judge's to explain."""
+    def warm_up_baseline(self) -> None:
+        """Warm the baseline up, and measure the time of its calls.
+
+        Raises:
+            RunnerFailed: the baseline broke.
+        """
         calibration = self.baseline.device.calibration
         self._fill(1)
         self.baseline.batch(self.memory, range(1), self.baseline.first_call_s)
-        times = [self.baseline.batch(self.memory, range(1), LEAST_BATCH_S * 10) for _ in range(3)]
-        self._baseline_ns = min(per_call_ns(batch, 1, calibration) for batch in times)
+        batches = [self.baseline.batch(self.memory, range(1), LEAST_BATCH_S * 10) for _ in range(3)]
+        self._baseline_ns = min(per_call_ns(batch, 1, calibration) for batch in batches)
 
-    def time_alone(self) -> bool:
-        """Batches of one, of both sides, the candidate's checked like any other; the quickest are remembered.
+    def time_single_calls(self) -> bool:
+        """Time batches of one call of both sides and keep the shortest times. The candidate's outputs are checked.
 
         Returns:
-            Whether nothing outside disturbed the candidate's.
+            True if no other process disturbed the candidate's batches.
+
+        Raises:
+            RunnerFailed: a side broke, or the candidate is wrong.
         """
         calibration = self.candidate.device.calibration
         quiet = True
         for _ in range(_SINGLES):
             self._fill(1)
-            batch = self.baseline.batch(self.memory, range(1), self._patience(1) * SLOWER_THAN_BASELINE)
-            self._baseline_alone_ns = min(self._baseline_alone_ns, per_call_ns(batch, 1, calibration))
-            batch = self.candidate.batch(self.memory, range(1), self._patience(1))
-            self._alone_ns = min(self._alone_ns, per_call_ns(batch, 1, calibration))
+            batch = self.baseline.batch(self.memory, range(1), self._batch_limit_s(1) * SLOWER_THAN_BASELINE)
+            self._baseline_single_call_ns = min(self._baseline_single_call_ns, per_call_ns(batch, 1, calibration))
+            batch = self.candidate.batch(self.memory, range(1), self._batch_limit_s(1))
+            self._single_call_ns = min(self._single_call_ns, per_call_ns(batch, 1, calibration))
             quiet = quiet and not disturbed(batch)
             self._check([0])
         return quiet
 
-    def _match(self) -> Match:
+    def _race(self) -> Race:
         """Prepare both sides, and choose the number of calls of their batches."""
         self._visit_memory(self.baseline, SLOWER_THAN_BASELINE)
         self._visit_memory(self.candidate, 1.0)
-        self.time_alone()
-        theirs = self._calls(self.baseline, self._baseline_ns, SLOWER_THAN_BASELINE)
-        calls = self._calls(self.candidate, self._alone_ns, 1.0)
-        if max(theirs, calls) <= max(2, _ALIKE * min(theirs, calls)):
-            theirs = calls = min(theirs, calls)  # what a batch costs once then falls on as many calls of either
-        return Match(
-            Entrant(self.baseline, theirs, self._patience(theirs) * SLOWER_THAN_BASELINE),
-            Entrant(self.candidate, calls, self._patience(calls)),
+        self.time_single_calls()
+        baseline_calls = self._calls(self.baseline, self._baseline_ns, SLOWER_THAN_BASELINE)
+        calls = self._calls(self.candidate, self._single_call_ns, 1.0)
+        if max(baseline_calls, calls) <= max(2, _ALIKE * min(baseline_calls, calls)):
+            # With equal numbers, the overhead of a batch is divided by the same number of calls on both sides.
+            baseline_calls = calls = min(baseline_calls, calls)
+        return Race(
+            TimedSide(self.baseline, baseline_calls, self._batch_limit_s(baseline_calls) * SLOWER_THAN_BASELINE),
+            TimedSide(self.candidate, calls, self._batch_limit_s(calls)),
             self.memory,
         )
 
-    def _visit_memory(self, side: Side, patience: float) -> None:
-        """Make a call at every place where a side will be timed: what it keeps by address is made now, untimed."""
-        while left := side.device.untried(side.runner):
-            calls = min(left, self.memory.capacity)
+    def _visit_memory(self, side: Side, limit_factor: float) -> None:
+        """Make an untimed call at every placement that will be timed, so that a side creates data per address now."""
+        while placements := side.device.untried(side.runner):
+            calls = min(placements, self.memory.capacity)
             self._fill(calls)
-            side.batch(self.memory, range(calls), self._patience(calls) * patience)
+            side.batch(self.memory, range(calls), self._batch_limit_s(calls) * limit_factor)
             if side is self.candidate:
                 self._check(range(calls))
 
-    def _calls(self, side: Side, alone_ns: float, patience: float) -> int:
-        """Number of calls of a side's batches. It has made as many once, so that no timed batch uses new memory."""
+    def _calls(self, side: Side, single_call_ns: float, limit_factor: float) -> int:
+        """Return the number of calls of a side's batches. Make so many once, so that no timed batch uses new memory."""
         calibration = side.device.calibration
-        made, calls = 0, calls_for(alone_ns, self.memory.capacity, calibration)
-        while made < calls:
-            made = calls
-            self._fill(made)
-            batch = side.batch(self.memory, range(made), self._patience(made) * patience)
+        tried, calls = 0, calls_for(single_call_ns, self.memory.capacity, calibration)
+        while tried < calls:
+            tried = calls
+            self._fill(tried)
+            batch = side.batch(self.memory, range(tried), self._batch_limit_s(tried) * limit_factor)
             if side is self.candidate:
-                self._check(self._sample(made))
-            # A call that seems to take longer in a batch than alone (the quickest of several) was disturbed; and if one
-            # side's batches are shorter, it suffers more from what disturbs both.
-            one = min(alone_ns, per_call_ns(batch, made, calibration))
-            calls = calls_for(one, self.memory.capacity, calibration)
+                self._check(self._sample(tried))
+            # If a call takes longer in a batch than the shortest single call, the batch was disturbed. Its time would
+            # make the side's batches shorter, and a side with shorter batches suffers more from a disturbance.
+            call_ns = min(single_call_ns, per_call_ns(batch, tried, calibration))
+            calls = calls_for(call_ns, self.memory.capacity, calibration)
         return calls
 
     def time(self, half_width: float, cap_s: float) -> TimedBlocks:
-        """Blocks until the interval is narrow enough, the cap is reached, or the deadline.
+        """Run blocks until the interval is narrow enough or the cap is reached.
+
+        Args:
+            half_width: half-width of the 95 % interval at which timing stops, as a share of the speed-up: 0.02 is 2 %.
+            cap_s: seconds after which no further block is started, once `FIRST_BLOCKS` blocks have run.
 
         Raises:
-            RunnerFailed: the candidate was wrong or broke, in or between timed batches.
+            RunnerFailed: the candidate was wrong or broke in or between timed batches, or the deadline has passed.
+            BaselineFailed: the baseline was wrong.
         """
-        match = self._match()
+        race = self._race()
         end = time.monotonic() + cap_s
         blocks: list[Block] = []
         self.timed_checks = 0
         while True:
-            spent_s = self._work_between()
+            spent_s = self._work_between_batches()
             if spent_s:
                 end += spent_s
-                block(match, self._fill, self._check_both)  # not counted: caches and clocks are as they were before it
-            blocks.append(block(match, self._fill, self._check_both))
-            self._patience(1)
+                run_block(race, self._fill, self._check_both)  # not counted: restores the state of caches and clocks
+            blocks.append(run_block(race, self._fill, self._check_both))
+            remaining_s(self.deadline)
             if not secrets.randbelow(_STRESS_CHANCE):
-                self._some_stress(match.candidate.calls)
-            clean = [each.log_ratio for each in blocks if not each.spoiled]
-            if len(clean) >= blocks_needed(clean, wanted_width(half_width, blocks, self.candidate.device)):
+                self._stress_batch(race.candidate.calls)
+            clean = [block.log_ratio for block in blocks if not block.spoiled]
+            if len(clean) >= blocks_needed(clean, stopping_half_width(half_width, blocks, self.candidate.device)):
                 break
             if time.monotonic() > end and len(blocks) >= FIRST_BLOCKS:
                 break
-        self._some_stress(match.candidate.calls)
+        self._stress_batch(race.candidate.calls)
         self.candidate.device.conclude(self.candidate.runner)
-        counted = kept(blocks, FIRST_BLOCKS)
-        slowed = slowed_by(self.baseline_alone_ns, [each.baseline_ns for each in counted])
-        doubt = max(self.compare_alone(counted), slowed)
-        calls = match.candidate.calls
+        counted = counted_blocks(blocks, FIRST_BLOCKS)
+        slowed = slowed_by(self.baseline_alone_ns, [block.baseline_ns for block in counted])
+        slowdown_uncertainty = max(self.compare_single_calls(counted), slowed)
+        calls = race.candidate.calls
         return TimedBlocks(
             blocks=tuple(counted),
             discarded=len(blocks) - len(counted),
             calls=2 * calls * len(blocks),
             checked=self.timed_checks,
             placement_error=_placement_error(counted, self.candidate.device.calibration),
-            doubt=doubt,
+            slowdown_uncertainty=slowdown_uncertainty,
         )
 
-    def _some_stress(self, calls: int) -> None:
-        """Awkward inputs again, between timed batches or after them, in a batch that is as long as a timed one."""
+    def _stress_batch(self, calls: int) -> None:
+        """Check stress inputs between or after timed batches, in a batch that is as long as a timed one."""
         stress = list(self.sets.stress())
         chosen = secrets.SystemRandom().sample(stress, min(2, len(stress), calls))
         kinds = [*chosen, *[""] * (calls - len(chosen))]
         secrets.SystemRandom().shuffle(kinds)
         self._fill(calls, kinds)
-        self.candidate.batch(self.memory, range(calls), self._patience(calls))
-        awkward = {slot for slot, kind in enumerate(kinds) if kind}
-        self._check(sorted(awkward | {secrets.randbelow(calls)}), kinds)
+        self.candidate.batch(self.memory, range(calls), self._batch_limit_s(calls))
+        stressed = {slot for slot, kind in enumerate(kinds) if kind}
+        self._check(sorted(stressed | {secrets.randbelow(calls)}), kinds)
 
     def _sample(self, calls: int) -> list[int]:
-        """Calls of a batch that are checked: all, or of a long batch some.
+        """Return the slots of a batch that are checked: all, or a random sample of a long batch.
 
-        Drawn when the clock has stopped: nobody can know which while there is something to gain.
+        The sample is drawn after the clock has stopped, so that a candidate cannot predict it during the batch.
         """
         if calls <= _CHECKED:
             return list(range(calls))
         return secrets.SystemRandom().sample(range(calls), _CHECKED)
 
-    def _check_both(self, match: Match) -> None:
-        """The candidate's outputs, and the baseline's: one of a trusted one, else as many as the candidate's."""
-        theirs = match.baseline.calls
-        own = set(self._sample(match.candidate.calls))
-        audited = {min(own)} if self.baseline.trusted else set(self._sample(theirs))
-        audited = {slot for slot in audited if slot < theirs} or {secrets.randbelow(theirs)}
+    def _check_both(self, race: Race) -> None:
+        """Check outputs of both sides: of a trusted baseline those of one slot, of another baseline a sample."""
+        baseline_calls = race.baseline.calls
+        candidate_slots = set(self._sample(race.candidate.calls))
+        baseline_slots = {min(candidate_slots)} if self.baseline.trusted else set(self._sample(baseline_calls))
+        baseline_slots = {slot for slot in baseline_slots if slot < baseline_calls} or {
+            secrets.randbelow(baseline_calls)
+        }
 
-        def look(slot: int) -> tuple[CheckOutcome | None, CheckOutcome | None]:
+        def check_slot(slot: int) -> tuple[CheckOutcome | None, CheckOutcome | None]:
             inputs = self.memory.inputs(slot)
             expected = self._expected(inputs)
-            mine, yours = (
-                self.checker.check(inputs, expected, self.memory.outputs(side.runner, slot)) if slot in its else None
-                for side, its in ((self.candidate, own), (self.baseline, audited))
+            of_candidate, of_baseline = (
+                self.checker.check(inputs, expected, self.memory.outputs(side.runner, slot)) if slot in slots else None
+                for side, slots in ((self.candidate, candidate_slots), (self.baseline, baseline_slots))
             )
-            return mine, yours
+            return of_candidate, of_baseline
 
-        outcomes = self._each(look, sorted(own | audited))
-        self.candidate.runner.check_still_stopped()  # so the outputs are what they were when the clock stopped
-        for mine, yours in outcomes:
-            if mine is not None:
-                self._take_in(mine)
+        outcomes = self._for_slots(check_slot, sorted(candidate_slots | baseline_slots))
+        self.candidate.runner.check_still_stopped()  # so the outputs have not changed since the clock stopped
+        for of_candidate, of_baseline in outcomes:
+            if of_candidate is not None:
+                self._count(of_candidate)
                 self.timed_checks += 1
-            if yours is not None and yours.reason is not None:
-                raise BaselineFailed(yours.reason)
+            if of_baseline is not None and of_baseline.reason is not None:
+                raise BaselineFailed(of_baseline.reason)
 
-    def compare_alone(self, blocks: Sequence[Block]) -> float:
-        """A call alone and a call among many must cost the same.
+    def compare_single_calls(self, blocks: Sequence[Block]) -> float:
+        """Check that a single call costs no more than a call in a batch, apart from the cost of waking a runner.
 
-        To within what waking a runner explains: the handshake, and what the baseline's calls cost more alone than among
-        many, whose code and data are as cold then as the candidate's. Not needed where calls are timed one by one.
+        That cost is the handshake, and the difference between a single call of the baseline and its calls in batches:
+        in single calls, its code and data are as cold as the candidate's. Nothing is checked where calls are timed one
+        by one.
 
         Returns:
-            ln(alone / among many) where it is too large and the machine was never quiet for long enough to accuse
-            anybody, else 0.0.
+            ln(single call / call in a batch) if the difference is too large and the machine was too rarely quiet for
+            an accusation, else 0.0.
 
         Raises:
-            RunnerFailed: it is too large, in `REPETITIONS` repetitions that nothing else disturbed.
+            RunnerFailed: the difference is too large in `REPETITIONS` undisturbed repetitions.
         """
         if self.candidate.device.calibration.separate_calls:
             return 0.0
-        together, theirs = (
-            geometric_mean(times)
-            for times in ([each.candidate_ns for each in blocks], [each.baseline_ns for each in blocks])
-        )
+        batched_ns = geometric_mean([block.candidate_ns for block in blocks])
+        baseline_batched_ns = geometric_mean([block.baseline_ns for block in blocks])
         quiet = 0
         for _ in range(_MOST_REPETITIONS):
-            waking = self.candidate.device.calibration.handshake_ns + max(0.0, self._baseline_alone_ns - theirs)
-            if self._alone_ns <= _BATCHED_GAIN * together + waking:
+            baseline_excess_ns = max(0.0, self._baseline_single_call_ns - baseline_batched_ns)
+            waking_ns = self.candidate.device.calibration.handshake_ns + baseline_excess_ns
+            if self._single_call_ns <= _BATCHED_GAIN * batched_ns + waking_ns:
                 return 0.0
             if quiet == REPETITIONS:
                 break
-            quiet += self.time_alone()
+            quiet += self.time_single_calls()
         if quiet < REPETITIONS:
-            return math.log((self._alone_ns - waking) / together)
+            return math.log((self._single_call_ns - waking_ns) / batched_ns)
         raise RunnerFailed(
             Verdict.SUSPECT,
-            f"a call alone takes {self._alone_ns / 1e3:.1f} us, a call in a batch {together / 1e3:.1f} us: "
+            f"a call alone takes {self._single_call_ns / 1e3:.1f} us, a call in a batch {batched_ns / 1e3:.1f} us: "
             "calls are not made one by one",
         )
 
@@ -415,5 +455,5 @@ def _placement_error(blocks: Sequence[Block], calibration: Calibration) -> float
     return placement_error([[batch for block in blocks for batch in block.readings[side]] for side in (0, 1)])
 
 
-class BaselineFailed(Exception):  # noqa: N818 - the problem's fault, not the candidate's
-    """A baseline gave a wrong answer or broke."""
+class BaselineFailed(Exception):  # noqa: N818 - a fault of the problem, not of the candidate
+    """A baseline returned wrong outputs or broke."""

@@ -1,7 +1,7 @@
-"""Runner processes: pre-started in their sandbox, handed one solution, stopped and continued, killed.
+"""Runner processes: started ahead in their sandbox, loaded with one solution, stopped and continued, and killed.
 
-A candidate gets a fresh process that has only imported torch. Failures come out as `RunnerFailed`, which carries the
-verdict: what untrusted code does is data, never an error of the judge.
+A candidate gets a fresh process that has only imported torch. Its failures are raised as `RunnerFailed`, which contains
+the verdict: a failure of untrusted code is data and not an error of the judge.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from harness.errors import ConfigurationError
 from harness.failpoints import failpoint
 from harness.judge.channel import Channel, ChannelClosed, ChannelTimeout, MalformedRecord, RunnerRecord
 from harness.judge.isolation.cgroup_freezer import GroupFreezer
-from harness.judge.isolation.process_freezer import EndedWhileStopped, FreezeError, Herd
+from harness.judge.isolation.process_freezer import EndedWhileStopped, FreezeError, SandboxProcesses
 from harness.judge.isolation.resource_limits import SandboxLimits
 from harness.judge.isolation.sandbox import RUNNER_HOME, Binds, Sandboxed, launch
 from harness.model.config import SandboxKind
@@ -34,7 +34,8 @@ from harness.runner import wire
 STAGE = "/stage"
 _HELLO_S = 120.0
 _EXIT_S = 5.0
-_SAID_BYTES = 16384
+_STDERR_BYTES = 16384
+"""Bytes at the end of a runner's stderr that are read."""
 _REASON_CHARACTERS = 300
 _START = (
     "import sys; sys.path.insert(0, sys.argv[1]); from runner.main import main; sys.path.pop(0); main(int(sys.argv[2]))"
@@ -42,15 +43,14 @@ _START = (
 
 
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Exit|Interrupt|Warning)\b")
-"""The line of a traceback that says what was raised."""
-
-
+"""Matches the line of a traceback that names the exception."""
 _FAULT = re.compile(r"^fault: signal \d+ code (-?\d{1,4}) address 0x([0-9a-f]{1,16})$", re.MULTILINE)
-"""Line of `harness.runner.fault_report`."""
-# Codes of SIGSEGV in sigaction(2): SEGV_MAPERR, SEGV_ACCERR, SI_KERNEL; the last is x86's general protection fault, as
-# for an aligned vector instruction on another address.
+"""Matches the line that `harness.runner.fault_report` prints."""
+# Codes of SIGSEGV in sigaction(2): SEGV_MAPERR, SEGV_ACCERR, SI_KERNEL. The last is x86's general protection fault, for
+# example of an aligned vector instruction on an address that is not aligned.
 _NOT_MAPPED, _WRITE_REFUSED, _NO_ADDRESS = 1, 2, 128
 _NULL_PAGES = 1 << 16
+"""Addresses below this are reported as a null pointer."""
 
 
 def _printable(line: str) -> str:
@@ -58,7 +58,7 @@ def _printable(line: str) -> str:
 
 
 class RunnerFailed(Exception):  # noqa: N818 - an outcome
-    """A runner's failure, as a verdict and one line."""
+    """Failure of a runner, with the verdict and a reason of one line."""
 
     def __init__(self, verdict: Verdict, reason: str) -> None:
         super().__init__(reason)
@@ -67,10 +67,10 @@ class RunnerFailed(Exception):  # noqa: N818 - an outcome
 
 
 class NoRoom(RunnerFailed):
-    """A candidate holds so much of the device's memory that a batch finds none, whosever turn it is."""
+    """Too little memory is free on the device for a batch of either side, because the candidate holds the rest."""
 
-    def __init__(self, why: object) -> None:
-        super().__init__(Verdict.RUNTIME_ERROR, f"left no memory on the device ({why})")
+    def __init__(self, cause: object) -> None:
+        super().__init__(Verdict.RUNTIME_ERROR, f"left no memory on the device ({cause})")
 
 
 @dataclass(frozen=True)
@@ -80,30 +80,35 @@ class RunnerPlan:
     sandbox: SandboxKind
     limits: SandboxLimits
     scratch: Path
-    """Host directory for stages and what runners print."""
+    """Host directory for stages and for what runners print."""
     env: Mapping[str, str] = field(default_factory=dict)
     devices: tuple[str, ...] = ()
     pinned: frozenset[int] | None = None
-    """The processors it runs on from when it is ready; its start-up may use all that the limits allow."""
+    """Processors that a runner uses once it is ready; None: all. Its start may use all that the limits allow."""
     warms: bool = False
-    """Its start has a second part that uses the device; `Runner.begin_warming`."""
+    """True if the start has a second part, which uses the device; see `Runner.begin_warming`."""
     imports_apart: bool = False
-    """Its imports have processors of their own, so they may run while something is timed."""
+    """True if imports run on processors of their own, so that they may run while a batch is timed."""
     freezes: bool = False
-    """Stopped runners are frozen as well: the kernel's freezer works here."""
+    """True if stopped runners are frozen too, because the kernel's freezer works on this machine."""
 
 
 class Runner:
-    """One runner process. Between calls of the judge it is stopped or waits for a message."""
+    """One runner process. It is stopped, or waits for a message, except while the judge waits for it.
+
+    Args:
+        plan: configuration of the device's runners.
+        writable: host paths that the sandbox may write, with their paths inside it.
+    """
 
     def __init__(self, plan: RunnerPlan, writable: Mapping[Path, str] | None = None) -> None:
         self.plan = plan
         self.directory = Path(tempfile.mkdtemp(prefix="runner-", dir=plan.scratch))
         self.stage = self.directory / "stage"
         self.stage.mkdir()
-        self._said: IO[bytes] = (self.directory / "stderr").open("a+b")
+        self._stderr: IO[bytes] = (self.directory / "stderr").open("a+b")
         self.channel = Channel()
-        self._herd: Herd | None = None
+        self._processes: SandboxProcesses | None = None
         self._warming = self._is_warm = False
         self.extra: dict[str, Any] = {}
         binds = Binds(read_only={self.stage: STAGE}, writable=dict(writable or {}), devices=plan.devices)
@@ -119,11 +124,11 @@ class Runner:
             binds=binds,
             limits=plan.limits,
             env=env,
-            stderr=self._said,
+            stderr=self._stderr,
             inherit=[self.channel.runner_end],
             cwd=self.directory,
         )
-        self.channel.started()
+        self.channel.close_runner_end()
         failpoint("judge.runner_started")
 
     def _home_without_sandbox(self) -> Path:
@@ -133,25 +138,25 @@ class Runner:
         return home
 
     def inside(self, path: Path) -> str:
-        """Path of a file of the stage as the runner sees it."""
+        """Return the path of a file of the stage, as the process in the sandbox sees it."""
         return f"{STAGE}/{path.relative_to(self.stage)}" if self.plan.sandbox == "bubblewrap" else str(path)
 
     def has_imported(self) -> bool:
-        """Return true if the first part of its start has ended, in success or failure."""
-        return self._herd is not None or self.channel.has_message()
+        """Return true if the first part of the start has ended, in success or failure."""
+        return self._processes is not None or self.channel.has_message()
 
     def begin_warming(self) -> None:
-        """Have it make its context on the device, where there is one. It has done so when `wait_ready` returns."""
+        """Let the runner create its context on the device, if it uses one. `wait_ready` waits for the end of this."""
         if self.plan.warms and not self._warming:
             self._warming = True
             with contextlib.suppress(ChannelClosed):  # `wait_ready` reports it
                 self.channel.send({"op": "warm"})
 
     def settle(self) -> None:
-        """Wait until its start disturbs no timing.
+        """Wait until the runner's start cannot disturb timed batches.
 
         Raises:
-            ConfigurationError: as of `wait_ready`.
+            ConfigurationError: as `wait_ready`.
         """
         if self._warming or not self.plan.imports_apart:
             self.wait_ready()
@@ -160,9 +165,9 @@ class Runner:
         """Wait until torch is imported and the device is prepared.
 
         Raises:
-            ConfigurationError: the runner, which has run nothing of anybody's yet, does not start.
+            ConfigurationError: the runner, which has not run a candidate's code yet, does not start.
         """
-        if self._herd is None:
+        if self._processes is None:
             self._wait_imported()
         if self.plan.warms and not self._is_warm:
             self.begin_warming()
@@ -173,9 +178,11 @@ class Runner:
         self._expect_at_start(wire.Code.HELLO)
         try:
             freezer = GroupFreezer.of(self._process.groups) if self.plan.freezes else None
-            self._herd = Herd.of(self._process.first, isolated=self.plan.sandbox == "bubblewrap", freezer=freezer)
+            self._processes = SandboxProcesses.of(
+                self._process.first, isolated=self.plan.sandbox == "bubblewrap", freezer=freezer
+            )
             if self.plan.pinned is not None:
-                self._herd.pin(self.plan.pinned)
+                self._processes.pin(self.plan.pinned)
         except (FreezeError, OSError) as error:
             raise self._not_started(error) from error
 
@@ -187,32 +194,39 @@ class Runner:
             raise self._not_started(error) from error
 
     def _not_started(self, error: Exception | None) -> ConfigurationError:
-        """End it; the error to raise."""
-        said = self.said() or str(error or "") or "it printed nothing"
+        """Kill the runner, and return the error to raise."""
+        cause = self.last_message() or str(error or "") or "it printed nothing"
         self.kill()
         return ConfigurationError(
-            f"the runner does not start in its sandbox: {said}", remedy="harness doctor says what is missing"
+            f"the runner does not start in its sandbox: {cause}",
+            remedy="run `harness doctor`: it lists what is missing",
         )
 
     @property
-    def herd(self) -> Herd:
-        """The processes behind the sandbox's wall, once it is ready."""
+    def processes(self) -> SandboxProcesses:
+        """The processes in the sandbox. Waits until the runner is ready."""
         self.wait_ready()
-        assert self._herd is not None  # noqa: S101 - wait_ready made it
-        return self._herd
+        assert self._processes is not None  # noqa: S101 - wait_ready made it
+        return self._processes
 
     def ask(
         self, message: Mapping[str, Any], expected: wire.Code, within_s: float, fds: Sequence[int] = ()
     ) -> RunnerRecord:
-        """Send a message to a running runner and wait for its answer, which is returned.
+        """Continue the runner, send a message, stop the runner after its answer, and return the answer.
+
+        Args:
+            message: content of the message; JSON values only.
+            expected: code of the answer.
+            within_s: seconds to wait for the answer.
+            fds: file descriptors that are sent with the message.
 
         Raises:
-            RunnerFailed: it crashed, raised, or did not answer in time.
+            RunnerFailed: the runner crashed, raised, or did not answer in time.
         """
-        herd = self.herd
+        processes = self.processes
         self.check_still_stopped()
         try:
-            herd.go()
+            processes.resume()
             self.channel.send(message, fds)
             record = self.accept(self.channel.expect(expected, time.monotonic() + within_s))
         except (ChannelClosed, ChannelTimeout, MalformedRecord) as error:
@@ -221,55 +235,66 @@ class Runner:
         return record
 
     def stop(self) -> None:
-        """Stop everything in the sandbox.
+        """Stop every process in the sandbox.
 
         Raises:
-            RunnerFailed: it cannot be stopped, as with a fork bomb.
+            RunnerFailed: the processes cannot be stopped, for example because of a fork bomb.
         """
         try:
-            self.herd.stop()
+            self.processes.stop()
         except FreezeError as error:
             raise RunnerFailed(Verdict.RUNTIME_ERROR, error.reason) from None
 
     def stop_was_proved(self, counters: tuple[int, int]) -> None:
-        """See `Herd.stop_was_proved`.
+        """See `SandboxProcesses.stop_was_proved`.
 
         Raises:
-            RunnerFailed: it cannot be frozen.
+            RunnerFailed: the processes cannot be frozen.
         """
         try:
-            self.herd.stop_was_proved(counters)
+            self.processes.stop_was_proved(counters)
         except FreezeError as error:
             raise RunnerFailed(Verdict.RUNTIME_ERROR, error.reason) from None
 
     def check_still_stopped(self) -> None:
-        """Check that nothing of the candidate has run since it was stopped.
+        """Check that no thread of the candidate has run since the stop.
 
         Raises:
-            RunnerFailed: something has: it could have read inputs before the clock, or written outputs after it.
+            RunnerFailed: a thread has run. It could have read inputs before the clock started, or written outputs after
+                the clock stopped.
         """
         try:
-            self.herd.check_still_stopped()
+            self.processes.check_still_stopped()
         except EndedWhileStopped as error:
             raise RunnerFailed(Verdict.RUNTIME_ERROR, error.reason) from None
         except FreezeError as error:
             raise RunnerFailed(Verdict.REWARD_HACK, error.reason) from None
 
     def accept(self, record: RunnerRecord) -> RunnerRecord:
-        """Turn a runner's report of failure into the verdict it is."""
+        """Return a record that reports no failure.
+
+        Raises:
+            RunnerFailed: the record reports a failure.
+        """
         if record.code is wire.Code.FAILED:
-            raise RunnerFailed(Verdict.RUNTIME_ERROR, self.said() or "raised an exception without a message")
-        if record.code in (wire.Code.SHAPE, wire.Code.DTYPE):
-            what = "shape" if record.code is wire.Code.SHAPE else "dtype"
-            verdict = Verdict.INCORRECT_SHAPE if what == "shape" else Verdict.INCORRECT_DTYPE
-            raise RunnerFailed(verdict, f"output number {record.detail} came back with another {what} than declared")
+            raise RunnerFailed(Verdict.RUNTIME_ERROR, self.last_message() or "raised an exception without a message")
+        if record.code is wire.Code.SHAPE:
+            reason = f"output number {record.detail} came back with another shape than declared"
+            raise RunnerFailed(Verdict.INCORRECT_SHAPE, reason)
+        if record.code is wire.Code.DTYPE:
+            reason = f"output number {record.detail} came back with another dtype than declared"
+            raise RunnerFailed(Verdict.INCORRECT_DTYPE, reason)
         return record
 
     def failure(self, error: Exception, within_s: float = 0.0) -> RunnerFailed:
-        """The verdict for a broken channel.
+        """Return the failure that an exception of the channel means.
+
+        Args:
+            error: a `ChannelTimeout`, `MalformedRecord` or `ChannelClosed`.
+            within_s: seconds that the judge waited.
 
         Raises:
-            MemoryError: this machine ran out of memory, and the runner is not to blame.
+            MemoryError: this machine ran out of memory, and the runner is not the cause.
         """
         if isinstance(error, ChannelTimeout):
             return RunnerFailed(Verdict.TIMEOUT, f"no answer within {within_s:.3g} s")
@@ -277,9 +302,9 @@ class Runner:
             return RunnerFailed(Verdict.REWARD_HACK, f"forged an answer: {error}")
         code = self._process.exit_signal_or_code(_EXIT_S)
         if code is None:
-            return RunnerFailed(Verdict.REWARD_HACK, "closed its line to the judge and went on running")
+            return RunnerFailed(Verdict.REWARD_HACK, "closed its channel to the judge and continued to run")
         if code == -signal.SIGKILL and self._process.was_killed_for_others():
-            raise MemoryError("the kernel ended a candidate's process, which was within its limit of memory")
+            raise MemoryError("the kernel killed a candidate's process, which was within its memory limit")
         if code < 0:
             name = signal.Signals(-code).name if -code in list(signal.Signals) else f"signal {-code}"
             hint = f" ({self._fault()})" if -code in (signal.SIGSEGV, signal.SIGBUS) else ""
@@ -287,41 +312,46 @@ class Runner:
         return RunnerFailed(Verdict.RUNTIME_ERROR, f"exited with code {code} instead of answering")
 
     def _fault(self) -> str:
-        """Name the probable cause of a memory fault, by the kernel's code as the process reported it."""
+        """Return the probable cause of a memory fault, by the kernel's code in the process's report."""
         reports = _FAULT.findall(self._printed())
         code, address = (int(reports[-1][0]), int(reports[-1][1], 16)) if reports else (_WRITE_REFUSED, 0)
         if code == _NO_ADDRESS:
-            return "a misaligned vector load or store, or a pointer that is no address"
+            return "a misaligned vector load or store, or a pointer that is not an address"
         if code == _NOT_MAPPED:
-            where = "a null pointer" if address < _NULL_PAGES else "out of bounds: no memory is there"
-            return f"at the address {address:#x}: {where}"
-        return "inputs can only be read: writing to one ends so"
+            cause = "a null pointer" if address < _NULL_PAGES else "out of bounds: no memory is mapped there"
+            return f"at the address {address:#x}: {cause}"
+        return "inputs are read-only: the candidate may have written to one"
 
     def _printed(self) -> str:
-        size = os.fstat(self._said.fileno()).st_size
-        return os.pread(self._said.fileno(), _SAID_BYTES, max(0, size - _SAID_BYTES)).decode(errors="replace")
+        size = os.fstat(self._stderr.fileno()).st_size
+        return os.pread(self._stderr.fileno(), _STDERR_BYTES, max(0, size - _STDERR_BYTES)).decode(errors="replace")
 
-    def said(self) -> str:
-        """Last line that the process printed on stderr, or the exception if there is one. Untrusted text, cut."""
+    def last_message(self) -> str:
+        """Return the last exception in the process's stderr, else its last line. The text is untrusted and cut."""
         text = self._printed()
         lines = [line.rstrip() for line in text.splitlines() if line.strip()]
-        raised = [line for line in lines if _EXCEPTION.match(line)]
-        return _printable((raised or lines or [""])[-1])
+        exceptions = [line for line in lines if _EXCEPTION.match(line)]
+        return _printable((exceptions or lines or [""])[-1])
 
     def kill(self) -> None:
-        """End the process and everything it started, and remove its files."""
+        """Kill the process and every process that it started, and remove its files."""
         self._process.kill()
-        if self._herd is not None:
-            self._herd.close()
-            self._herd = None
+        if self._processes is not None:
+            self._processes.close()
+            self._processes = None
         self.channel.close()
-        self._said.close()
+        self._stderr.close()
         with contextlib.suppress(OSError):
             shutil.rmtree(self.directory)
 
 
 class Standby:
-    """Keeps runners started ahead, one by default, so that a fresh process costs no start-up."""
+    """Runners that are started ahead, so that a fresh runner is available at once.
+
+    Args:
+        make: starts a runner.
+        ahead: number of runners to keep started.
+    """
 
     def __init__(self, make: Callable[[], Runner], ahead: int = 1) -> None:
         self._make = make
@@ -329,7 +359,7 @@ class Standby:
         self._ready: list[Runner] = []
 
     def start(self) -> None:
-        """Start as many as are missing, and warm those that have imported. Never call this while a batch is timed."""
+        """Start the missing runners, and warm up those that have imported. Not allowed while a batch is timed."""
         for runner in self._ready:
             if runner.has_imported():
                 runner.begin_warming()
@@ -337,7 +367,7 @@ class Standby:
             self._ready.append(self._make())
 
     def take(self) -> Runner:
-        """A fresh runner, ready to load."""
+        """Return a fresh runner that can load a solution."""
         failpoint("judge.standby_taken")
         while self._ready:
             runner = self._ready.pop(0)
@@ -348,18 +378,18 @@ class Standby:
         return runner
 
     def settle(self) -> None:
-        """Wait until no start-up work of those on their way disturbs a timing."""
+        """Wait until the start of no runner can disturb timed batches."""
         self._ready = [runner for runner in self._ready if _starts(runner.settle)]
 
     def close(self) -> None:
-        """End the waiting ones."""
+        """Kill the runners that were not taken."""
         for runner in self._ready:
             runner.kill()
         self._ready.clear()
 
 
 def _starts(wait: Callable[[], None]) -> bool:
-    """Return true if a runner that was started ahead did start; beside a candidate that takes all memory it may not."""
+    """Return true if a runner has started. It may fail to start next to a candidate that takes all memory."""
     try:
         wait()
     except ConfigurationError:

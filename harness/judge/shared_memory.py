@@ -1,9 +1,9 @@
-"""Shared memory of the CPU judge: inputs that only the judge can write, outputs that a runner writes.
+"""Shared memory of the CPU judge: inputs that only the judge can write, and outputs that a runner writes.
 
-Both are memory files. The inputs' is sealed against future writing once the judge has mapped it, so that no runner can
-change an input, now or later, whatever it maps; neither can be resized under the judge. The judge takes every page,
-none of them a huge one, and the system-call filter keeps runners from exchanging them: huge pages on one side made a
-kernel up to 1.4 times as fast.
+Both are memory files whose size is sealed. The file of the inputs is also sealed against new writable mappings once the
+judge has mapped it, so that no runner can ever change an input. The judge allocates every page, none of them a huge
+page, and the system-call filter prevents runners from replacing them: huge pages on one side made a kernel up to 1.4
+times as fast.
 """
 
 from __future__ import annotations
@@ -24,18 +24,26 @@ from harness.judge.reference import Value
 
 _F_SEAL_FUTURE_WRITE = 0x10  # linux/fcntl.h, since Linux 5.1; Python has no name for it
 _ALIVE, _RACING = 5, 3
-"""Regions that are made together. Of the usual size: for the candidate, `baseline/` and the references that stay alive;
-of a larger one: for the candidate, `baseline/` and one reference."""
+"""Number of regions that are created together. Regions of the usual size are for the candidate, `baseline/` and the
+references that stay loaded; larger regions are for the candidate, `baseline/` and one reference."""
 _FLOAT_POISON, _OTHER_POISON = 0xFF, 0xA5  # every float format here reads all ones as NaN
 
 
 def whole_pages(size: int) -> int:
-    """So many bytes rounded up to pages, and one page at least."""
+    """Return a size in bytes, rounded up to whole pages, and at least one page."""
     return max(mmap.PAGESIZE, -(-size // mmap.PAGESIZE) * mmap.PAGESIZE)
 
 
 class Region:
-    """One memory file, mapped by the judge. `bytes` is its size."""
+    """One memory file, mapped by the judge.
+
+    Args:
+        size: at least so many bytes; `bytes` is the size in whole pages.
+        sealed: prevent new writable mappings, and allocate every page now.
+
+    Raises:
+        ConfigurationError: the kernel cannot seal memory files.
+    """
 
     def __init__(self, size: int, *, sealed: bool) -> None:
         self.bytes = whole_pages(size)
@@ -51,7 +59,7 @@ class Region:
             fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, seals | fcntl.F_SEAL_SEAL)
         except OSError as error:
             raise ConfigurationError(
-                f"memory files cannot be sealed here: {error.strerror}", remedy="the judge needs Linux 5.1 or later"
+                f"memory files cannot be sealed: {error.strerror}", remedy="use Linux 5.1 or later"
             ) from error
         self.all = torch.frombuffer(self._map, dtype=torch.uint8)
         if sealed:
@@ -59,20 +67,20 @@ class Region:
 
     @property
     def address(self) -> int:
-        """Where it begins in the judge."""
+        """Address of the first byte in the judge's process."""
         return int(self.all.data_ptr())
 
     def take_page(self, begin: int) -> None:
-        """Have the page at this offset allocated, by the rules of this mapping."""
+        """Allocate the page at this offset in bytes, with this mapping's setting for huge pages."""
         self._map[begin] = 0
 
     def close(self) -> None:
-        """Give the descriptor back; the mapping goes with the last tensor on it."""
+        """Close the descriptor. The mapping ends with the last tensor on it."""
         os.close(self.descriptor)
 
 
-def _alike(count: int, size: int) -> list[Region]:
-    """Regions whose pages were taken in turn, one of each."""
+def _interleaved_regions(count: int, size: int) -> list[Region]:
+    """Return regions whose pages were allocated alternately, one page of each in turn."""
     regions = [Region(size, sealed=False) for _ in range(count)]
     for begin in range(0, regions[0].bytes, mmap.PAGESIZE):
         for region in regions:
@@ -81,38 +89,41 @@ def _alike(count: int, size: int) -> list[Region]:
 
 
 class OutputPool:
-    """Memory that runners write to: a region for each, empty when it is lent, and alike for all.
+    """Memory that runners write to: one zeroed region for each runner, with no difference in speed between regions.
 
-    Where a memory file lies in physical memory makes a kernel that streams through it up to a hundredth faster or
-    slower, the younger of two being the faster. So the regions that race each other are made together, page by page in
-    turn, and lent at random (docs/performance.md has what that changed).
+    The location of a memory file in physical memory changes the speed of a kernel that streams through it by up to 1 %;
+    of two files the one created later is the faster. Therefore the regions that are timed against each other are
+    created together, page by page in turn, and assigned at random (docs/performance.md has the measured effect).
+
+    Args:
+        usual_bytes: smallest size of a region.
     """
 
     def __init__(self, usual_bytes: int) -> None:
         self._usual = usual_bytes
         self.bytes = 0
-        """Of one region."""
+        """Size of one region."""
         self._spare: list[Region] = []
         self.resize(usual_bytes)
 
     def resize(self, least_bytes: int) -> bool:
-        """Make the regions of the usual size, or larger if need be; whether those lent out are now outdated."""
+        """Create regions of the usual size, or larger if needed. Return true if the size of a region has changed."""
         size = whole_pages(max(self._usual, least_bytes))
         if size == self.bytes:
             return False
         self.close()
         self.bytes = size
-        self._spare = _alike(_RACING if size > self._usual else _ALIVE, size)
+        self._spare = _interleaved_regions(_RACING if size > self._usual else _ALIVE, size)
         return True
 
     def lend(self) -> Region:
-        """A region for a new runner."""
+        """Return a region for a new runner, chosen at random."""
         if not self._spare:
-            self._spare = _alike(1, self.bytes)
+            self._spare = _interleaved_regions(1, self.bytes)
         return self._spare.pop(secrets.randbelow(len(self._spare)))
 
     def take_back(self, region: Region) -> None:
-        """From a runner that is no more: nothing it wrote reaches the next."""
+        """Take a region back from a runner that has ended, and zero it for the next runner."""
         if region.bytes != self.bytes:
             region.close()
             return
@@ -120,43 +131,67 @@ class OutputPool:
         self._spare.append(region)
 
     def close(self) -> None:
-        """Give up what is not lent out."""
+        """Close the regions that are not in use."""
         for region in self._spare:
             region.close()
         self._spare.clear()
 
 
 def view(region: Region, field: Field, slot: int, stride: int) -> torch.Tensor:
-    """One input or output of one slot as a tensor on the shared memory."""
+    """Return one input or output of one slot as a tensor on the shared memory.
+
+    Args:
+        region: memory of the inputs or of the outputs.
+        field: the input or output.
+        slot: number of the slot.
+        stride: bytes from one slot to the next.
+    """
     begin = slot * stride + field.offset
     return region.all[begin : begin + field.bytes].view(field.torch_dtype).view(field.shape)
 
 
 def input_views(region: Region, layout: Layout, slot: int) -> dict[str, torch.Tensor]:
-    """A slot's inputs by name, to be written; a Python scalar is a 0-d tensor of 64 bits."""
+    """Return a slot's inputs by name, for writing; a Python scalar is a 0-d tensor of 64 bits.
+
+    Args:
+        region: memory of the inputs.
+        layout: of the workload.
+        slot: number of the slot.
+    """
     return {field.name: view(region, field, slot, layout.input_stride) for field in layout.inputs}
 
 
 def read_inputs(region: Region, layout: Layout, slot: int) -> list[Value]:
-    """A slot's inputs in order, as the reference is called with: tensors on the shared memory, Python scalars."""
-    found: list[Value] = []
+    """Return a slot's inputs in declaration order: tensors on the shared memory, and Python scalars.
+
+    Args:
+        region: memory of the inputs.
+        layout: of the workload.
+        slot: number of the slot.
+    """
+    values: list[Value] = []
     for field in layout.inputs:
         value = view(region, field, slot, layout.input_stride)
         if field.scalar:
             number = value.item()
-            found.append(bool(number) if field.scalar == "bool" else number)
+            values.append(bool(number) if field.scalar == "bool" else number)
         else:
-            found.append(value)
-    return found
+            values.append(value)
+    return values
 
 
 def poison_outputs(
     region: Region, layout: Layout, slots: Sequence[int], native: Native | None, inputs: Region | None = None
 ) -> None:
-    """Overwrite the outputs of slots, and of those between them, with what no right answer is: NaN, or a pattern.
+    """Overwrite the outputs of slots with NaN, or with a pattern for other dtypes, so that no old value can pass.
 
-    Outputs that are updated in place get the content of their input in `inputs`, which has the same slots. With
-    `native` all are cold afterwards.
+    Args:
+        region: memory of the outputs.
+        layout: of the workload.
+        slots: numbers of the slots; those between the smallest and the largest are overwritten too.
+        native: removes the outputs from all caches; None: they may stay cached.
+        inputs: memory of the inputs; outputs that are updated in place get the content of their input. None: nothing
+            is copied.
     """
     stride = layout.output_stride
     begin, end = min(slots) * stride, (max(slots) + 1) * stride
@@ -185,6 +220,12 @@ def _fill_updated(region: Region, layout: Layout, slots: Sequence[int], native: 
 
 
 def read_outputs(region: Region, layout: Layout, slot: int) -> dict[str, torch.Tensor]:
-    """A slot's outputs by name, on the shared memory. Bool is given as the uint8 it lies as: any byte may lie there."""
-    found = {field.name: view(region, field, slot, layout.output_stride) for field in layout.outputs}
-    return {name: value.view(torch.uint8) if value.dtype == torch.bool else value for name, value in found.items()}
+    """Return a slot's outputs by name, on the shared memory. A bool output is a uint8 tensor: its bytes may be no bool.
+
+    Args:
+        region: memory of the outputs.
+        layout: of the workload.
+        slot: number of the slot.
+    """
+    outputs = {field.name: view(region, field, slot, layout.output_stride) for field in layout.outputs}
+    return {name: value.view(torch.uint8) if value.dtype == torch.bool else value for name, value in outputs.items()}

@@ -1,4 +1,4 @@
-"""Who is timed: a candidate, or one of a problem's baselines, each loaded into a runner of its own."""
+"""Sides of a race: a candidate or a baseline of the problem, each built, staged and loaded into a runner of its own."""
 
 from __future__ import annotations
 
@@ -31,21 +31,30 @@ _COMPILED_S, _COMPILING_S, _REFERENCE_S = 10.0, 90.0, 240.0
 
 @dataclass
 class Side:
-    """One runner as the rounds use it: prepared for a workload, then asked for batches."""
+    """One loaded runner: `prepare` sets it up for a workload, `batch` makes calls.
+
+    `trusted` is true for the reference, `plans` are the launch plans of a sealed solution by workload.
+    """
 
     device: Device
     runner: Runner
     trusted: bool
     first_call_s: float
-    """Seconds that the first batch of a workload may take: compilers start then."""
+    """Seconds that the first batch of a workload may take, which may include compilation."""
 
     plans: Mapping[str, Mapping[str, Any]]
 
     def prepare(self, workload: Workload, layout: Layout, slots: int, variant: str = "") -> None:
-        """Tell the runner a workload's slots.
+        """Send a workload's slots to the runner.
+
+        Args:
+            workload: the workload.
+            layout: of its inputs and outputs in memory.
+            slots: number of slots.
+            variant: variant of the reference to run, as "compile"; "" for a solution.
 
         Raises:
-            RunnerFailed: it crashed or did not answer, or the device's memory does not suffice.
+            RunnerFailed: the runner crashed or did not answer, or the device's memory does not suffice.
         """
         placed, descriptors = self.device.place(self.runner, layout, slots)
         message = {**layout.message(slots, variant), **placed}
@@ -58,7 +67,16 @@ class Side:
                 os.close(descriptor)
 
     def batch(self, memory: Memory, slots: range | list[int], within_s: float) -> Batch:
-        """One timed batch; see `Device.batch`."""
+        """Run one timed batch; see `Device.batch`.
+
+        Args:
+            memory: of the workload.
+            slots: slots whose calls are made, in order.
+            within_s: seconds that the batch may take.
+
+        Raises:
+            RunnerFailed: the runner crashed, raised, or did not answer in time.
+        """
         return self.device.batch(self.runner, memory, slots, within_s)
 
     def close(self) -> None:
@@ -67,14 +85,14 @@ class Side:
 
 
 class Stage(Protocol):
-    """A directory that a solution is put into: a runner's."""
+    """A directory from which a runner loads its solution."""
 
     @property
     def stage(self) -> Path:
         """The directory on this host."""
 
     def inside(self, path: Path) -> str:
-        """Path of a file of it as the process that loads it sees it."""
+        """Return the path of a file in the directory, as the process in the sandbox sees it."""
 
 
 @dataclass(frozen=True)
@@ -82,56 +100,62 @@ class Staged:
     """A solution or reference that a runner will load."""
 
     put: Callable[[Stage], dict[str, object]]
-    """Puts it into a runner's stage, and says so in words for its load message."""
+    """Copies the files into a runner's stage, and returns the fields of the load message."""
     first_call_s: float
     plans: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Of a sealed or recorded solution: workload uuid -> `ResolvedPlan` as plain data."""
+    """Launch plans of a sealed or recorded solution: workload uuid -> `ResolvedPlan` as plain data."""
     report: BuildReport = field(default_factory=BuildReport)
     """Warnings of the build, and resources of a sealed or recorded solution's kernels."""
     artefact: Path | None = None
-    """The shared object of a compiled solution."""
+    """Shared object of a compiled solution."""
     cubin: Path | None = None
-    """Of a sealed solution."""
+    """Cubin of a sealed solution."""
     binary: str | None = None
     """`sha256:...` of the compiled code; of a sealed or recorded solution, of its code and launches."""
     needs_torch: bool = True
-    """False for C functions that are called with pointers."""
+    """False for C functions, which are called with pointers."""
 
     @property
     def sealed(self) -> bool:
-        """Device code only: a trusted launcher makes its calls."""
+        """True for device code only: a trusted launcher makes its calls."""
         return bool(self.plans)
 
 
 def stage_solution(problem: Problem, solution: Solution, *, cache_dir: Path, sandbox: SandboxKind) -> Staged:
-    """Build a solution where it must be built; the answer puts it before a runner.
+    """Build a solution whose language needs it, and return it ready to be loaded.
+
+    Args:
+        problem: the problem that it solves.
+        solution: the solution.
+        cache_dir: directory of the build cache.
+        sandbox: kind of sandbox in which compilers run.
 
     Raises:
         BuildFailed: it does not compile.
         FormatError: a sealed solution's launch plan is malformed.
     """
     spec = solution.spec
-    words: dict[str, object] = {"op": "load", "language": spec.language, "entry": spec.function}
+    message: dict[str, object] = {"op": "load", "language": spec.language, "entry": spec.function}
     if spec.language == "cuda":
-        made = build_cuda(problem, solution, cache_dir=cache_dir, sandbox=sandbox)
+        cuda_build = build_cuda(problem, solution, cache_dir=cache_dir, sandbox=sandbox)
 
         def stage_cubin(runner: Stage) -> dict[str, object]:
             for name in ("kernel.cubin", "names.json"):
-                shutil.copyfile(made.directory / name, runner.stage / name)
-            return {**words, "artefacts": [runner.inside(runner.stage)]}
+                shutil.copyfile(cuda_build.directory / name, runner.stage / name)
+            return {**message, "artefacts": [runner.inside(runner.stage)]}
 
-        cubin = made.directory / "kernel.cubin"
-        plans = {uuid: plan.as_json() for uuid, plan in made.plans.items()}
-        symbols = (made.directory / "names.json").read_bytes()
+        cubin = cuda_build.directory / "kernel.cubin"
+        plans = {uuid: plan.as_json() for uuid, plan in cuda_build.plans.items()}
+        symbols = (cuda_build.directory / "names.json").read_bytes()
         binary = binary_hash([cubin.read_bytes(), symbols], plans)
-        return Staged(stage_cubin, _COMPILED_S, plans, made.report, cubin=cubin, binary=binary)
+        return Staged(stage_cubin, _COMPILED_S, plans, cuda_build.report, cubin=cubin, binary=binary)
     if spec.language == "cpp":
         built = build_cpp(problem, solution, cache_dir=cache_dir, sandbox=sandbox)
-        return _stage_built(built, words, needs_torch=False)
+        return _stage_built(built, message, needs_torch=False)
     if spec.language == "cuda_cpp":
         built = build_extension(problem, solution, architecture=architecture, cache_dir=cache_dir, sandbox=sandbox)
-        words |= {"binding": spec.binding or "tvm_ffi", "params": {}, "destination_passing": spec.destination_passing}
-        return _stage_built(built, words)
+        message |= {"binding": spec.binding or "tvm_ffi", "params": {}, "destination_passing": spec.destination_passing}
+        return _stage_built(built, message)
 
     def stage_sources(runner: Stage) -> dict[str, object]:
         root = runner.stage / "solution"
@@ -140,7 +164,7 @@ def stage_solution(problem: Problem, solution: Solution, *, cache_dir: Path, san
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(solution.directory / name, target)
         return {
-            **words,
+            **message,
             "source": runner.inside(root / spec.file),
             "params": dict(spec.params),
             "destination_passing": spec.destination_passing,
@@ -149,13 +173,13 @@ def stage_solution(problem: Problem, solution: Solution, *, cache_dir: Path, san
     return Staged(stage_sources, _COMPILING_S)
 
 
-def _stage_built(built: Built, words: dict[str, object], *, needs_torch: bool = True) -> Staged:
-    """A shared object."""
+def _stage_built(built: Built, message: dict[str, object], *, needs_torch: bool = True) -> Staged:
+    """Return a shared object, ready to be loaded."""
 
     def stage(runner: Stage) -> dict[str, object]:
         target = runner.stage / "artefact.so"
         shutil.copyfile(built.path, target)
-        return {**words, "artefact": runner.inside(target)}
+        return {**message, "artefact": runner.inside(target)}
 
     report = BuildReport(warnings=build_warnings(built.messages))
     binary = binary_hash([built.path.read_bytes()])
@@ -163,33 +187,44 @@ def _stage_built(built: Built, words: dict[str, object], *, needs_torch: bool = 
 
 
 def binary_hash(files: Sequence[bytes], plans: Mapping[str, Mapping[str, Any]] | None = None) -> str:
-    """Return `sha256:...` of compiled files and of the plans of their launches, by workload."""
+    """Return the hash `sha256:...` of compiled code.
+
+    Args:
+        files: contents of the compiled files.
+        plans: launch plans by workload uuid, of a solution that the harness launches.
+    """
     digest = hashlib.sha256(json.dumps(plans or {}, sort_keys=True).encode())
     for content in files:
         digest.update(len(content).to_bytes(8, "little") + content)
     return f"sha256:{digest.hexdigest()}"
 
 
-def stage_reference(problem: Problem) -> Staged:
-    """The problem's reference, run as it is."""
+def stage_reference(source: str) -> Staged:
+    """Return a reference or a library baseline, ready to be loaded."""
 
     def stage(runner: Stage) -> dict[str, object]:
         target = runner.stage / "reference.py"
-        target.write_text(problem.definition.reference)
+        target.write_text(source)
         return {"op": "load", "language": "reference", "entry": "run", "source": runner.inside(target)}
 
     return Staged(stage, _REFERENCE_S)
 
 
 def load(device: Device, runner: Runner, staged: Staged, *, trusted: bool) -> Side:
-    """Give a fresh runner its solution. A runner that does not load it is ended.
+    """Load a solution into a fresh runner, and end the runner if that fails.
+
+    Args:
+        device: the device that the runner belongs to.
+        runner: a runner without a solution.
+        staged: the solution or reference.
+        trusted: true for the reference.
 
     Raises:
-        RunnerFailed: loading it crashed, raised or took too long.
+        RunnerFailed: loading crashed, raised or took too long.
     """
     try:
-        words, descriptors = device.grant(runner, sealed=staged.sealed)
-        record = runner.ask({**staged.put(runner), **words}, wire.Code.LOADED, _LOAD_S, descriptors)
+        grant, descriptors = device.grant(runner, sealed=staged.sealed)
+        record = runner.ask({**staged.put(runner), **grant}, wire.Code.LOADED, _LOAD_S, descriptors)
         device.loaded(runner, record.claimed_ns)
     except BaseException:
         device.forget(runner)

@@ -1,8 +1,8 @@
-"""Checks: build a solution and compare its outputs with the reference, without timing.
+"""Checks: a solution is built and its outputs are compared with the reference, without timing.
 
-A check runs when the judge is idle, or between two batches of an evaluation, in a runner of its own that has ended
-before the next batch. It affects no measured number. Workloads are checked from small to large while its time allows:
-two calls with equal ordinary inputs, then every stress case.
+A check runs when the judge is idle, or between two batches of an evaluation. Its runner ends before the next batch, so
+it affects no measured time. Workloads are checked from small to large within a time limit: two calls with equal
+ordinary inputs, then every stress case.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from harness.judge.reference import InvalidReferenceError, Reference, load_refer
 from harness.judge.rounds import LEAST_BATCH_S, CheckOutcome
 from harness.judge.runners import RunnerFailed
 from harness.judge.sides import Side, Staged, load, stage_solution
+from harness.judge.verdict import one_line
 from harness.model.checking import BuildReport, CheckAnswer, CheckedWorkload, CheckRequest
 from harness.model.config import SandboxKind
 from harness.model.problem import Problem, Workload
@@ -36,23 +37,25 @@ from harness.model.solution import Solution
 from harness.model.verdict import Verdict
 
 WORKLOADS_S, LONGEST_S = 0.6, 10.0
-"""No further workload is begun after so much processor time of the judge, or so long: an evaluation may be waiting."""
+"""Seconds of the judge's processor time, and of wall time, after which no further workload is checked, because an
+evaluation may be waiting."""
 REST = 2.0
-"""While something is judged, the next check begins so many times the last one's duration after its end."""
+"""During an evaluation, the pause before the next check is the last check's duration times this factor."""
 _MOST_SETS = 8
-_TWICE = 2
-"""Ordinary sets of a workload; the second has the inputs of the first."""
+"""Largest batch with stress inputs."""
+_EQUAL_SETS = 2
+"""Number of ordinary sets of a workload; all have equal inputs."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass
 class WaitingChecks:
-    """Serves requests at the boundaries of what is being judged.
+    """Serves checks between the batches of an evaluation.
 
     Args:
-        serve: carries a check out and sends its answer.
-        next_check: returns the next request, without waiting; None where there is none.
+        serve: runs a check and sends its answer.
+        next_check: returns the next request without waiting; None if there is none.
     """
 
     serve: Callable[[CheckRequest], None]
@@ -60,7 +63,7 @@ class WaitingChecks:
     _not_before: float = 0.0
 
     def serve_next(self) -> float:
-        """Serve the next check if it is its turn; seconds that it took."""
+        """Serve the next check if it is due. Return the seconds that it took."""
         begin = time.monotonic()
         if begin < self._not_before:
             return 0.0
@@ -74,27 +77,27 @@ class WaitingChecks:
 
 
 def check_solution(request: CheckRequest, device: Device, *, cache_dir: Path, sandbox: SandboxKind) -> CheckAnswer:
-    """Carry a check out. Never raises: a failure of this machine is an answer without a verdict.
+    """Run a check, and return its answer. A failure of this machine is an answer without a verdict; nothing is raised.
 
     Args:
-        request: names problem and solution.
-        device: held by this judge; nothing is timed on it meanwhile.
-        cache_dir: where builds are kept, the same as for evaluations.
-        sandbox: of builder and runner.
+        request: names the problem and the solution.
+        device: opened by this judge; no batch is timed on it during the check.
+        cache_dir: directory of the build cache, the same as for evaluations.
+        sandbox: kind of sandbox for builder and runner.
     """
     begin = time.monotonic()
     build_s = 0.0
     build = BuildReport()
 
     def answer(
-        verdict: Verdict | None, reason: str | None, works: Sequence[CheckedWorkload] = (), rest: int = 0
+        verdict: Verdict | None, reason: str | None, checked: Sequence[CheckedWorkload] = (), unchecked: int = 0
     ) -> CheckAnswer:
         return CheckAnswer(
             id=request.id,
             verdict=verdict,
             reason=reason,
-            workloads=tuple(works),
-            unchecked=rest,
+            workloads=tuple(checked),
+            unchecked=unchecked,
             build=build,
             build_s=round(build_s, 3),
             check_s=round(time.monotonic() - begin - build_s, 3),
@@ -110,19 +113,20 @@ def check_solution(request: CheckRequest, device: Device, *, cache_dir: Path, sa
         staged = stage_solution(problem, solution, cache_dir=cache_dir, sandbox=sandbox)
         build_s = time.monotonic() - begin
         build = staged.report.model_copy(update={"code": _code(request, solution, staged, sandbox)})
-        works = _Checking(problem, reference, device.clock(sealed=staged.sealed), staged).run()
-        failure = next((work for work in works if work.verdict is not Verdict.PASSED), None)
-        rest = len(problem.workloads) - len(works)
-        return answer(failure.verdict if failure else Verdict.PASSED, failure.reason if failure else None, works, rest)
+        checked = _Checking(problem, reference, device.clock(sealed=staged.sealed), staged).run()
+        unchecked = len(problem.workloads) - len(checked)
+        failure = next((workload for workload in checked if workload.verdict is not Verdict.PASSED), None)
+        verdict, reason = (failure.verdict, failure.reason) if failure is not None else (Verdict.PASSED, None)
+        return answer(verdict, reason, checked, unchecked)
     except (UnusableSolutionError, BuildFailed) as error:
         return answer(Verdict.COMPILE_ERROR, error.reason)
     except InvalidReferenceError as error:
-        return answer(Verdict.INVALID_REFERENCE, " ".join(str(error).split()))
+        return answer(Verdict.INVALID_REFERENCE, one_line(error))
     except FormatError as error:
-        return answer(Verdict.COMPILE_ERROR, " ".join(str(error).split()))
+        return answer(Verdict.COMPILE_ERROR, one_line(error))
     except (ConfigurationError, HarnessError, OSError, MemoryError) as error:
-        return answer(None, " ".join(str(error).split()) or type(error).__name__)
-    except Exception as error:  # the border of a check: what is being judged must not end with it
+        return answer(None, one_line(error) or type(error).__name__)
+    except Exception as error:  # a failed check must not end the evaluation that is in progress
         logger.exception("a check failed")
         return answer(None, f"the judge failed on this check ({type(error).__name__})")
 
@@ -133,7 +137,7 @@ def _code(request: CheckRequest, solution: Solution, staged: Staged, sandbox: Sa
         return ""
     if request.show == "assembly":
         if staged.artefact is None:
-            return f"a solution in {solution.spec.language} has no assembly before it runs"
+            return f"a solution in {solution.spec.language} has no assembly: it is not compiled before it runs"
         return code_excerpt.assembly(staged.artefact, function, solution, sandbox)
     if staged.cubin is None:
         return f"only solutions in language cuda have {request.show.upper()} before they run"
@@ -152,27 +156,27 @@ class _Checking:
         self._side: Side | None = None
 
     def run(self) -> list[CheckedWorkload]:
-        """Check the workloads, the small ones first, until one fails or the time is over."""
+        """Check the workloads from small to large, until one fails or the time limit is reached."""
         layouts = {workload.uuid: layout_of(self._problem, workload) for workload in self._problem.workloads}
         until = time.process_time() + WORKLOADS_S, time.monotonic() + LONGEST_S
-        found: list[CheckedWorkload] = []
+        checked: list[CheckedWorkload] = []
         with self._device.temporary_memory(list(layouts.values())):
             try:
                 for workload in sorted(self._problem.workloads, key=lambda work: layouts[work.uuid].io_bytes):
-                    found.append(self._one(workload, layouts[workload.uuid]))
-                    if found[-1].verdict is not Verdict.PASSED or self._is_late(until):
+                    checked.append(self._workload(workload, layouts[workload.uuid]))
+                    if checked[-1].verdict is not Verdict.PASSED or self._is_late(until):
                         break
             finally:
                 if self._side is not None:
                     self._side.close()
         order = {workload.uuid: number for number, workload in enumerate(self._problem.workloads)}
-        return sorted(found, key=lambda work: order[work.uuid])
+        return sorted(checked, key=lambda work: order[work.uuid])
 
     @staticmethod
     def _is_late(until: tuple[float, float]) -> bool:
         return time.process_time() > until[0] or time.monotonic() > until[1]
 
-    def _one(self, workload: Workload, layout: Layout) -> CheckedWorkload:
+    def _workload(self, workload: Workload, layout: Layout) -> CheckedWorkload:
         outcomes: list[CheckOutcome] = []
         try:
             memory = self._device.memory(layout)
@@ -181,12 +185,12 @@ class _Checking:
             sets = WorkloadSets(self._problem, self._inputs, workload)
             check = WorkloadCheck(self._reference, sets, self._device.summed)
             outcomes.append(
-                self._batch(side, memory, sets, check, [""] * min(_TWICE, memory.capacity), side.first_call_s)
+                self._batch(side, memory, sets, check, [""] * min(_EQUAL_SETS, memory.capacity), side.first_call_s)
             )
             kinds = list(sets.stress())
             for begin in range(0, len(kinds), min(_MOST_SETS, memory.capacity)):
-                some = kinds[begin : begin + min(_MOST_SETS, memory.capacity)]
-                outcomes.append(self._batch(side, memory, sets, check, some, LEAST_BATCH_S))
+                batch_kinds = kinds[begin : begin + min(_MOST_SETS, memory.capacity)]
+                outcomes.append(self._batch(side, memory, sets, check, batch_kinds, LEAST_BATCH_S))
         except torch.OutOfMemoryError as error:
             return CheckedWorkload(uuid=workload.uuid, verdict=Verdict.RUNTIME_ERROR, reason=f"no memory left: {error}")
         except RunnerFailed as error:
@@ -200,7 +204,7 @@ class _Checking:
         )
 
     def _loaded(self) -> Side:
-        """The runner, started for the first workload.
+        """Return the runner, which is started for the first workload.
 
         Raises:
             RunnerFailed: loading fails.
@@ -219,7 +223,7 @@ class _Checking:
         kinds: Sequence[str],
         within_s: float,
     ) -> CheckOutcome:
-        """Make one batch of calls and compare each; ordinary ones all have the inputs of the first.
+        """Make one batch of calls, and check each. All ordinary calls have the inputs of the first.
 
         Raises:
             RunnerFailed: an output is wrong, or the candidate broke.
@@ -228,9 +232,9 @@ class _Checking:
         views = [memory.views(slot) for slot in slots]
         sets.fill(views, kinds)
         if not any(kinds):
-            for other in views[1:]:
+            for equal in views[1:]:
                 for name, value in views[0].items():
-                    other[name].copy_(value)
+                    equal[name].copy_(value)
         side.batch(memory, slots, within_s)
         outcomes = []
         for slot, kind in enumerate(kinds):
@@ -241,25 +245,24 @@ class _Checking:
         for kind, outcome in zip(kinds, outcomes, strict=True):
             if outcome.reason is not None:
                 unequal = "" if any(kinds) else _difference(memory, side, outcomes)
-                told = f"{outcome.reason} (inputs: {kind})" if kind else outcome.reason
-                raise RunnerFailed(outcome.verdict, f"{unequal}; {told}" if unequal else told)
+                reason = f"{outcome.reason} (inputs: {kind})" if kind else outcome.reason
+                raise RunnerFailed(outcome.verdict, f"{unequal}; {reason}" if unequal else reason)
         worst = max(outcomes, key=lambda outcome: outcome.max_abs_error)
-        return CheckOutcome(
-            Verdict.PASSED, None, worst.max_abs_error, worst.max_rel_error, min(each.matched for each in outcomes)
-        )
+        matched = min(outcome.matched for outcome in outcomes)
+        return CheckOutcome(Verdict.PASSED, None, worst.max_abs_error, worst.max_rel_error, matched)
 
 
 def _difference(memory: Memory, side: Side, outcomes: Sequence[CheckOutcome]) -> str:
-    """Describe the difference of two calls with equal inputs, as the beginning of a reason; empty if there is none."""
-    if len(outcomes) < _TWICE:
+    """Return the beginning of a reason for different outputs of two calls with equal inputs; "" if they are equal."""
+    if len(outcomes) < _EQUAL_SETS:
         return ""
-    first, second = (memory.outputs(side.runner, slot) for slot in range(_TWICE))
+    first, second = (memory.outputs(side.runner, slot) for slot in range(_EQUAL_SETS))
     if all(torch.equal(_bits(first[name]), _bits(second[name])) for name in first):
         return ""
     if outcomes[0].reason is None:
         return (
-            "the first of two calls with equal inputs is right and the second is wrong: something is kept from call to "
-            "call, as an accumulator or counter that is not reset"
+            "the first of two calls with equal inputs is right and the second is wrong: state remains between calls, "
+            "for example in an accumulator or counter that is not reset"
         )
     return (
         "two calls with equal inputs give different outputs: a race (missing barrier), or memory that is read before "

@@ -1,7 +1,7 @@
-"""A B B A: one block of baseline and candidate on fresh inputs, and what it says about their ratio.
+"""Timed blocks: batches of baseline and candidate in the order A B B A on fresh inputs, and the ratio of their times.
 
-Both sides of a block see the same inputs, so the expected outputs are computed once; the two halves of a block have
-inputs of their own, so no side ever sees a set twice.
+Both sides of a block get the same inputs, so the expected outputs are computed once. The two halves of a block have
+different inputs, so no side gets a set of inputs twice.
 """
 
 from __future__ import annotations
@@ -19,23 +19,28 @@ from harness.model.geometric_mean import geometric_mean
 from harness.model.verdict import Trust
 
 _LAUNCH_BOUND_WIDER = 4.0
-"""The last half percent of a launch-bound call is the host's noise: it costs seconds to narrow and says nothing."""
+"""Factor of the half-width for launch-bound calls. The last half percent of such a call is noise of the host; measuring
+it more precisely takes seconds and shows nothing about the kernel."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """Nanoseconds a call of both sides (geometric means of their two batches), and what else was seen."""
+    """Times of one block."""
 
     baseline_ns: float
+    """Nanoseconds per call of the baseline: geometric mean of its two batches."""
     candidate_ns: float
+    """Nanoseconds per call of the candidate: geometric mean of its two batches."""
     claimed_ns: float
+    """Nanoseconds per call of the candidate by its own clock, which is not trusted."""
     disturbed_share: float
-    """Of its most disturbed batch."""
+    """Share of its most disturbed batch that other processes took."""
     spoiled: bool
+    """True if a batch was disturbed too much for the block to count."""
     subtracted_ns: float = 0.0
-    """Of a call of the candidate, the mean of its two batches."""
+    """Overhead that was subtracted from a call of the candidate: mean of its two batches."""
     readings: tuple[tuple[tuple[Reading, ...], ...], ...] = ()
-    """Of baseline and candidate, the calls of each batch where they are timed one by one."""
+    """Readings of each batch, for baseline and candidate, where calls are timed one by one."""
 
     @property
     def log_ratio(self) -> float:
@@ -44,8 +49,8 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Entrant:
-    """One side of a block: how many calls its batches have, and how long one may take."""
+class TimedSide:
+    """One side of a race: its calls per batch, and the seconds that a batch may take."""
 
     side: Side
     calls: int
@@ -53,72 +58,81 @@ class Entrant:
 
 
 @dataclass(frozen=True)
-class Match:
+class Race:
     """Baseline and candidate, prepared for the same workload."""
 
-    baseline: Entrant
-    candidate: Entrant
+    baseline: TimedSide
+    candidate: TimedSide
     memory: Memory
 
     @property
     def sets(self) -> int:
-        """Sets that a half of a block needs; a side with fewer calls uses the first of them."""
+        """Number of sets of inputs for one half of a block; a side with fewer calls uses the first of them."""
         return max(self.baseline.calls, self.candidate.calls)
 
 
-def block(match: Match, fill: Callable[[int], None], check: Callable[[Match], None]) -> Block:
-    """Run one block.
+def run_block(race: Race, fill: Callable[[int], None], check: Callable[[Race], None]) -> Block:
+    """Run one block and return its times.
 
     Args:
-        match: both sides.
+        race: both sides.
         fill: writes fresh inputs into slots 0 to n - 1.
-        check: checks what both sides left; raises when the candidate is wrong.
+        check: checks the outputs of both sides; raises if the candidate is wrong.
 
     Raises:
         RunnerFailed: a side failed.
     """
     order = secrets.choice(((0, 1, 1, 0), (1, 0, 0, 1)))
-    entrants = (match.baseline, match.candidate)
-    seen: tuple[list[Batch], list[Batch]] = ([], [])
+    sides = (race.baseline, race.candidate)
+    batches: tuple[list[Batch], list[Batch]] = ([], [])
     for half in (order[:2], order[2:]):
-        fill(match.sets)
-        with match.candidate.side.device.timing():
-            for which in half:
-                one = entrants[which]
-                seen[which].append(one.side.batch(match.memory, range(one.calls), one.within_s))
-        check(match)
-    calibration = match.candidate.side.device.calibration
-    baseline, candidate = (
-        geometric_mean(counted_call_ns(batch, one.calls, calibration) for batch in batches)
-        for one, batches in zip(entrants, seen, strict=True)
+        fill(race.sets)
+        with race.candidate.side.device.timing():
+            for index in half:
+                timed = sides[index]
+                batches[index].append(timed.side.batch(race.memory, range(timed.calls), timed.within_s))
+        check(race)
+    calibration = race.candidate.side.device.calibration
+    baseline_ns, candidate_ns = (
+        geometric_mean(counted_call_ns(batch, timed.calls, calibration) for batch in of_side)
+        for timed, of_side in zip(sides, batches, strict=True)
     )
-    both = [*seen[0], *seen[1]]
+    calls, of_candidate = race.candidate.calls, batches[1]
+    of_both = [*batches[0], *batches[1]]
     return Block(
-        baseline_ns=baseline,
-        candidate_ns=candidate,
-        claimed_ns=sum(batch.claimed_ns for batch in seen[1]) / (2 * match.candidate.calls),
-        disturbed_share=max(batch.disturbed_ns / batch.ns for batch in both),
-        spoiled=any(disturbed(batch) for batch in both),
-        subtracted_ns=statistics.fmean(subtracted_ns(each, match.candidate.calls, calibration) for each in seen[1]),
-        readings=tuple(tuple(batch.readings for batch in batches) for batches in seen),
+        baseline_ns=baseline_ns,
+        candidate_ns=candidate_ns,
+        claimed_ns=sum(batch.claimed_ns for batch in of_candidate) / (2 * calls),
+        disturbed_share=max(batch.disturbed_ns / batch.ns for batch in of_both),
+        spoiled=any(disturbed(batch) for batch in of_both),
+        subtracted_ns=statistics.fmean(subtracted_ns(batch, calls, calibration) for batch in of_candidate),
+        readings=tuple(tuple(batch.readings for batch in of_side) for of_side in batches),
     )
 
 
-def wanted_width(half_width: float, blocks: Sequence[Block], device: Device) -> float:
-    """The half-width at which timing may stop: a wider one for what is launch-bound."""
-    latency = statistics.fmean(each.candidate_ns for each in blocks)
-    claimed = statistics.fmean(each.claimed_ns for each in blocks)
-    wider = _LAUNCH_BOUND_WIDER if device.trust(latency, claimed) is Trust.LAUNCH_BOUND else 1.0
+def stopping_half_width(half_width: float, blocks: Sequence[Block], device: Device) -> float:
+    """Return the half-width of the interval at which timing may stop. It is wider for launch-bound calls.
+
+    Args:
+        half_width: half-width for other calls, as a share of the speed-up: 0.02 is 2 %.
+        blocks: the blocks so far.
+        device: decides whether the calls are launch-bound.
+    """
+    latency_ns = statistics.fmean(block.candidate_ns for block in blocks)
+    claimed_ns = statistics.fmean(block.claimed_ns for block in blocks)
+    wider = _LAUNCH_BOUND_WIDER if device.trust(latency_ns, claimed_ns) is Trust.LAUNCH_BOUND else 1.0
     return half_width * wider
 
 
-def kept(blocks: list[Block], least: int) -> list[Block]:
-    """The blocks that count: the undisturbed ones; where these are fewer than `least`, the least disturbed ones.
+def counted_blocks(blocks: list[Block], fewest: int) -> list[Block]:
+    """Return the blocks that count, in order. The choice does not depend on the blocks' durations.
 
-    Neither looks at how long a block took.
+    Args:
+        blocks: all blocks.
+        fewest: if fewer blocks than this are undisturbed, so many of the least disturbed ones count.
     """
-    clean = [each for each in blocks if not each.spoiled]
-    if len(clean) >= least:
+    clean = [block for block in blocks if not block.spoiled]
+    if len(clean) >= fewest:
         return clean
-    chosen = {id(each) for each in sorted(blocks, key=lambda each: each.disturbed_share)[:least]}
-    return [each for each in blocks if id(each) in chosen]
+    chosen = {id(block) for block in sorted(blocks, key=lambda block: block.disturbed_share)[:fewest]}
+    return [block for block in blocks if id(block) in chosen]

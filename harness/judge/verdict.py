@@ -1,4 +1,4 @@
-"""From what was seen to what is said: results of workloads, and the answer they make together."""
+"""Results of workloads from their measurements, and the verdict and trust of all workloads together."""
 
 from __future__ import annotations
 
@@ -16,38 +16,63 @@ from harness.model.verdict import Trust, Verdict, least_possible_us
 from harness.sol.score import score
 
 _GRAVEST = (Verdict.REWARD_HACK, Verdict.INVALID_REFERENCE)
-"""Said first, whichever workload showed it; otherwise the first workload that failed speaks."""
+"""Reported before all other verdicts. Without one of these, the first workload that failed determines the verdict."""
 _WEAKEST = (Trust.LAUNCH_BOUND, Trust.BOUNDED, Trust.RECORDED, Trust.SEALED)
+"""Levels of trust, the weakest first."""
+
+
+def one_line(error: BaseException) -> str:
+    """Return the message of an exception without line breaks."""
+    return " ".join(str(error).split())
 
 
 def failed(workload: Workload, verdict: Verdict, reason: str, tally: Tally | None = None) -> WorkloadResult:
-    """A workload that did not pass."""
+    """Return the result of a workload that did not pass.
+
+    Args:
+        workload: the workload.
+        verdict: any but PASSED.
+        reason: one line for people.
+        tally: errors of the calls that were checked before the failure; None if none was.
+    """
     result = WorkloadResult(uuid=workload.uuid, verdict=verdict, reason=reason)
     return result if tally is None or not tally.checked else _with_errors(result, tally)
 
 
 def correct(workload: Workload, tally: Tally) -> WorkloadResult:
-    """A workload that is right and was not timed, since another one is not."""
+    """Return the result of a workload that is correct and was not timed because another one failed.
+
+    Args:
+        workload: the workload.
+        tally: errors of its checked calls.
+    """
     return _with_errors(WorkloadResult(uuid=workload.uuid, verdict=Verdict.PASSED), tally)
 
 
 def _with_errors(result: WorkloadResult, tally: Tally) -> WorkloadResult:
-    seen = {"max_abs_error": tally.max_abs_error, "max_rel_error": tally.max_rel_error, "matched": tally.matched}
-    return result.model_copy(update=seen)
+    errors = {"max_abs_error": tally.max_abs_error, "max_rel_error": tally.max_rel_error, "matched": tally.matched}
+    return result.model_copy(update=errors)
 
 
 def timed(
-    workload: Workload, found: TimedBlocks, tally: Tally, variant: Variant, device: Device, sol_us: float | None
+    workload: Workload, times: TimedBlocks, tally: Tally, variant: Variant, device: Device, sol_us: float | None
 ) -> WorkloadResult:
-    """A workload that passed, with its numbers; bound and score are added by `with_bounds`."""
-    ratios = tuple(block.log_ratio for block in found.blocks)
-    latency_ns, baseline_ns = (
-        geometric_mean(times)
-        for times in ([one.candidate_ns for one in found.blocks], [one.baseline_ns for one in found.blocks])
-    )
+    """Return the result of a workload that passed, with its times; `with_bounds` adds bound and score.
+
+    Args:
+        workload: the workload.
+        times: the blocks that count.
+        tally: errors of its checked calls.
+        variant: the baseline that it was timed against.
+        device: the device with the clock that timed it.
+        sol_us: speed-of-light bound in microseconds; None if the workload has none.
+    """
+    ratios = tuple(block.log_ratio for block in times.blocks)
+    latency_ns = geometric_mean([block.candidate_ns for block in times.blocks])
+    baseline_ns = geometric_mean([block.baseline_ns for block in times.blocks])
     sides = (device.process_error(call_ns, (sol_us or 0.0) * 1e3) for call_ns in (latency_ns, baseline_ns))
-    process_error = math.hypot(*sides, found.doubt)
-    speedup, interval = workload_interval(ratios, SetupError(found.placement_error or 0.0, process_error))
+    process_error = math.hypot(*sides, times.slowdown_uncertainty)
+    speedup, interval = workload_interval(ratios, SetupError(times.placement_error or 0.0, process_error))
     result = WorkloadResult(
         uuid=workload.uuid,
         verdict=Verdict.PASSED,
@@ -56,17 +81,17 @@ def timed(
         speedup=speedup,
         speedup_ci95=interval,
         log_ratios=ratios,
-        placement_error=found.placement_error,
+        placement_error=times.placement_error,
         process_error=process_error or None,
-        claimed_us=statistics.fmean(block.claimed_ns for block in found.blocks) / 1e3,
+        claimed_us=statistics.fmean(block.claimed_ns for block in times.blocks) / 1e3,
         subtracted_us=(
-            statistics.fmean(block.subtracted_ns for block in found.blocks) + device.calibration.call_overhead_ns
+            statistics.fmean(block.subtracted_ns for block in times.blocks) + device.calibration.call_overhead_ns
         )
         / 1e3,
-        checked=found.checked,
-        calls=found.calls,
-        blocks=len(found.blocks),
-        discarded=found.discarded,
+        checked=times.checked,
+        calls=times.calls,
+        blocks=len(times.blocks),
+        discarded=times.discarded,
         variant=variant,
     )
     return _with_errors(result, tally)
@@ -75,13 +100,13 @@ def timed(
 def with_bounds(
     result: WorkloadResult, sol_us: float | None, floor_us: float | None, rates: BoundRates | None = None
 ) -> WorkloadResult:
-    """Add bound, floor and score. Below the floor by more than the clock's error: SUSPECT, with both numbers.
+    """Add bound, floor and score, and reject a latency that is below the floor by more than the clock's error.
 
     Args:
-        result: of a workload.
-        sol_us: its bound.
-        floor_us: its floor.
-        rates: where the device's rates in both come from.
+        result: result of a workload.
+        sol_us: speed-of-light bound of the workload in microseconds; None if it has none.
+        floor_us: floor of the workload in microseconds, which no latency can undercut; None if it has none.
+        rates: source of the device's rates in bound and floor.
     """
     latency, baseline = result.latency_us, result.baseline_us
     if latency is None or baseline is None:
@@ -96,18 +121,23 @@ def with_bounds(
 
 
 def overall(results: Sequence[WorkloadResult]) -> tuple[Verdict, str | None]:
-    """The verdict of all workloads together and its one line, which names the workload."""
-    for result in sorted(results, key=lambda each: each.verdict not in _GRAVEST):
+    """Return the verdict of all workloads together, and its reason in one line, which names the workload."""
+    for result in sorted(results, key=lambda candidate: candidate.verdict not in _GRAVEST):
         if result.verdict is not Verdict.PASSED:
             return result.verdict, f"workload {result.uuid}: {result.reason}"
     return Verdict.PASSED, None
 
 
 def weakest_trust(results: Sequence[WorkloadResult], device: Device) -> Trust:
-    """The trust of the whole: that of its least trusted workload."""
-    seen = [
+    """Return the trust of the least trusted workload.
+
+    Args:
+        results: of all workloads; those without times do not count.
+        device: the device with the clock that timed them.
+    """
+    levels = [
         device.trust(result.latency_us * 1e3, result.claimed_us * 1e3)
         for result in results
         if result.latency_us is not None and result.claimed_us is not None
     ]
-    return min(seen, key=_WEAKEST.index, default=Trust.BOUNDED)
+    return min(levels, key=_WEAKEST.index, default=Trust.BOUNDED)

@@ -1,4 +1,4 @@
-"""Version of the judge: a measurement belongs to it, and another judge measures anew."""
+"""Version of the judge. Each measurement has the version that made it; another version measures again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ _SUFFIXES = frozenset({".py", ".cpp", ".cu", ".yaml"})
 
 @cache
 def judge_version() -> str:
-    """`sha256:...` over the protocol version and every source that a number depends on. Imports none of these."""
+    """Return `sha256:...` over the protocol version and every source that a measurement depends on.
+
+    The sources are read and not imported.
+    """
     digest = hashlib.sha256(f"protocol {JUDGE_PROTOCOL}\n".encode())
     for part in _PARTS:
         root = _ROOT / part

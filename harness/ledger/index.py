@@ -163,6 +163,15 @@ class Index:
         where = "tree = ? AND problem_digest = ? AND target = ? AND judge = ? AND kind = 'evaluation'"
         return next(iter(self.select(f"WHERE {where} LIMIT 1", (tree, problem_digest, target, judge))), None)
 
+    def has_older_protocol(self, run: str, protocol: int) -> bool:
+        """Return true if a run has entries of an earlier judge protocol.
+
+        Args:
+            run: the run's name.
+            protocol: the present judge protocol.
+        """
+        return bool(self.query("SELECT 1 FROM entries WHERE run = ? AND judge_protocol < ? LIMIT 1", (run, protocol)))
+
     def binaries(self, problem: str, problem_digest: str, target: str, judge: str, run: str) -> dict[str, Row]:
         """Return the measured evaluations of a run's sealed candidates by binary, for the newest 500 binaries.
 

@@ -57,6 +57,7 @@ INDEXES = """
 CREATE INDEX by_tree ON entries (tree);
 CREATE INDEX by_run ON entries (run, target, at);
 CREATE INDEX suspects ON entries (run, target, at) WHERE verdict = 'SUSPECT';
+CREATE INDEX by_protocol ON entries (run, judge_protocol);
 CREATE INDEX by_time ON entries (at);
 CREATE INDEX standing ON entries (
   kind, problem, seq, target, run, verdict, worker, speedup, speedup_ci95_low, cost_s, judge_protocol, form,

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
+from harness.model.judging import MoreBaseline
 from harness.model.paths import NAME_FORM, is_run
 from harness.model.solution import Language
 
@@ -140,8 +141,8 @@ class JudgeConfig(_Section):
     half_width_gpu: PositiveFloat = 0.005
     max_judge_s: PositiveFloat = 60.0
     sandbox: SandboxKind = "bubblewrap"
-    more_baselines: tuple[Literal["max_autotune", "cuda_graph"], ...] = ()
-    """Forms of the reference that a GPU's baseline measurement includes beside eager and `torch.compile`."""
+    more_baselines: tuple[MoreBaseline, ...] = ()
+    """Baselines that a measurement of baselines includes beside eager, `torch.compile` and `baseline/`."""
 
     def half_width(self, target: str) -> float:
         """Return the relative half-width of the 95 % interval at which timing on a target's devices may stop."""

@@ -8,7 +8,15 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
 
 from harness.model.checking import CheckAnswer
 from harness.model.counters import CounterReport, KernelResources
@@ -31,11 +39,19 @@ class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-Variant = Literal["eager", "compile", "max_autotune", "cuda_graph", "baseline"]
-"""Form of a baseline: the reference in eager mode, with `torch.compile`, with `torch.compile(mode="max-autotune")`, or
-eager and captured as a CUDA graph; or the problem's `baseline/`."""
-GpuVariant = Literal["max_autotune", "cuda_graph"]
-"""Forms that exist only on a GPU and are measured only on request."""
+ReferenceForm = Literal[
+    "max_autotune", "cuda_graph", "sdpa_math", "sdpa_flash", "sdpa_efficient", "sdpa_cudnn", "cublaslt"
+]
+"""Form of the reference that is measured on request: `torch.compile(mode="max-autotune")`, eagerly captured as a CUDA
+graph, eagerly with one backend of `scaled_dot_product_attention` only, eagerly with cuBLASLt's products."""
+MoreBaseline = ReferenceForm | Literal["library"]
+"""What is measured on request; `library` stands for each file of the problem's `baselines/`."""
+LIBRARY_PREFIX = "library_"
+LibraryVariant = Annotated[str, StringConstraints(pattern=r"^library_[a-z][a-z0-9_]*$")]
+"""`library_NAME`: the file `baselines/NAME.py` of the problem."""
+Variant = Literal["eager", "compile", "baseline"] | ReferenceForm | LibraryVariant
+"""A baseline: the reference eagerly or under `torch.compile`, the problem's `baseline/`, or one that is measured on
+request."""
 BoundRates = Literal["listed", "measured"]
 """Source of the device's rates in a bound: the vendor's figures, or a measurement on the judge's host."""
 Baselines = dict[str, dict[Variant, float | None]]
@@ -168,8 +184,8 @@ class JudgeRequest(_Versioned):
     """Workload uuid -> the fastest correct baseline of the baseline entry, which the candidate is compared with."""
     sealed_baseline: dict[str, Variant] = Field(default_factory=dict)
     """The same for candidates timed by the sealed clock; a workload that is missing here uses `baseline`."""
-    more_variants: tuple[GpuVariant, ...] = ()
-    """Kind `baseline`: additional forms to measure on a GPU."""
+    more_variants: tuple[MoreBaseline, ...] = ()
+    """Kind `baseline`: additional baselines to measure, where the problem and the device have them."""
     known_binaries: dict[str, Verdict] = Field(default_factory=dict)
     """Binary of a sealed candidate -> the verdict of its evaluation: a candidate that is one of them is only built."""
     half_width: float = 0.02

@@ -94,6 +94,8 @@ class HostStatus(_StatusRecord):
     """Models of its GPUs, as nvidia-smi lists them."""
     refused: str | None = None
     """Why none of its devices is used."""
+    niceness: int = 0
+    """Of its judges: a larger one gives way to other programs of the host."""
     clock_skew_s: float = 0.0
     """The host's clock minus the head's, in seconds. For people to look at; nothing depends on it."""
 

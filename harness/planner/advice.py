@@ -1,4 +1,4 @@
-"""A model's proposal of who works on what, and whether it holds: within these limits it may override the policy."""
+"""A model's proposal of assignments, and the rules that it must obey to replace the policy's decision."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ _LONGEST = 300
 
 
 class ProposedRow(BaseModel):
-    """One worker's row."""
+    """Proposed row of one worker."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     worker: str
     problem: str
     wanted: str = Field(default="", max_length=_LONGEST)
-    """One line for the worker: what to try, what limits the kernel now."""
+    """One line for the worker: the next thing to try, or the limit of the present kernel."""
     reason: str = Field(min_length=1, max_length=_LONGEST)
-    """One line for people: why this worker, why there."""
+    """One line for people: the reason for this worker on this problem."""
 
 
 class Proposal(BaseModel):
-    """What a model proposes: a row for each worker that is to work."""
+    """Assignments that a model proposes: a row for each worker that is to work."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -38,17 +38,17 @@ class Proposal(BaseModel):
 
 @dataclass(frozen=True)
 class Advice:
-    """A proposal that holds."""
+    """A proposal that obeys the rules."""
 
     decision: Decision
     by: str
-    """Recorded with it, in place of the policy's name."""
+    """Name of its author, which is recorded in place of the policy's name."""
     notes: Mapping[str, str] = field(default_factory=dict)
     """Problem -> the reason, for COORDINATION.md."""
 
 
 Adviser = Callable[[PolicyInputs, Decision], Advice | None]
-"""Gets the inputs and what the policy decides; None when it has nothing better, is away, slow or wrong."""
+"""(inputs, decision of the policy) -> a model's advice; None if the model has none, or does not answer in time."""
 
 SCHEMA = {
     "type": "object",
@@ -69,17 +69,17 @@ SCHEMA = {
     },
     "required": ["assignments"],
 }
-"""The proposal's form, for the tool it comes by."""
+"""JSON schema of a proposal, for the tool that a model calls."""
 
 
-def read_proposal(given: object) -> Proposal:
-    """A proposal from a tool's arguments.
+def read_proposal(arguments: object) -> Proposal:
+    """Return the proposal in the arguments of a tool call.
 
     Raises:
-        FormatError: it is none; says what is wrong.
+        FormatError: the arguments are not a proposal; the message names the field.
     """
     try:
-        return Proposal.model_validate(given)
+        return Proposal.model_validate(arguments)
     except ValidationError as error:
         first = error.errors()[0]
         raise FormatError(
@@ -88,53 +88,58 @@ def read_proposal(given: object) -> Proposal:
 
 
 def accepted(proposal: Proposal, inputs: PolicyInputs, by: str) -> Advice:
-    """The decision that a proposal makes.
+    """Return the advice that a proposal gives.
 
-    Rows that a person pinned or paused stay as they are, whatever it says of them.
+    Rows that a person pinned or paused do not change, even if the proposal has other rows for them.
+
+    Args:
+        proposal: the model's proposal.
+        inputs: of the policy's decision.
+        by: name of the author, for the record.
 
     Raises:
-        FormatError: it does not hold; says why, for who made it.
+        FormatError: the proposal breaks a rule; the message gives the reason, for its author.
     """
-    kept = tuple(row for row in inputs.assignments if row.state != "active")
-    pinned = {row.worker for row in kept if row.state == "pinned"}
+    fixed = tuple(row for row in inputs.assignments if row.state != "active")
+    pinned = {row.worker for row in fixed if row.state == "pinned"}
     rows = [row for row in proposal.assignments if row.worker not in pinned]
-    _check(rows, inputs, paused={row.problem for row in kept if row.state == "paused"}, pinned=pinned)
+    _check(rows, inputs, paused={row.problem for row in fixed if row.state == "paused"}, pinned=pinned)
     present = {row.worker: row for row in inputs.assignments if row.state == "active"}
-    assignments = [*kept]
-    for row in sorted(rows, key=lambda each: each.worker):
-        was = present.get(row.worker)
-        wanted = row.wanted or (was.wanted if was and was.problem == row.problem else row.reason)
-        assignments.append(Assignment(worker=row.worker, problem=row.problem, wanted=wanted))
+    assignments = [*fixed]
+    for row in sorted(rows, key=lambda proposed: proposed.worker):
+        before = present.get(row.worker)
+        task = row.wanted or (before.wanted if before and before.problem == row.problem else row.reason)
+        assignments.append(Assignment(worker=row.worker, problem=row.problem, wanted=task))
     reasons = {row.worker: row.reason for row in rows} | dict.fromkeys(pinned, "pinned by a person")
     notes = {row.problem: row.reason for row in rows}
     return Advice(Decision(assignments=tuple(assignments), reasons=dict(sorted(reasons.items()))), by, notes)
 
 
 def _check(rows: list[ProposedRow], inputs: PolicyInputs, *, paused: set[str], pinned: set[str]) -> None:
-    workers = {each.worker: each for each in inputs.workers}
-    open_problems = {each.problem for each in inputs.problems} - paused
+    workers = {facts.worker: facts for facts in inputs.workers}
+    open_problems = {facts.problem for facts in inputs.problems} - paused
     for worker, count in Counter(row.worker for row in rows).items():
         if count > 1:
             raise _wrong(f"{worker} has {count} rows; expected one")
     for row in rows:
         if row.worker not in workers:
-            raise _wrong(f"{row.worker} is no worker; there are: {', '.join(sorted(workers))}")
+            raise _wrong(f"{row.worker} is not a worker; there are: {', '.join(sorted(workers))}")
         if row.problem in paused:
             raise _wrong(f"{row.problem} is paused by a person")
         if row.problem not in open_problems:
-            raise _wrong(f"{row.problem} is no open problem; there are: {', '.join(sorted(open_problems))}")
+            raise _wrong(f"{row.problem} is not an open problem; there are: {', '.join(sorted(open_problems))}")
         if workers[row.worker].finished.get(row.problem) == "exhausted":
             raise _wrong(f"{row.worker} has nothing left to try on {row.problem}")
     _check_spread(rows, inputs, open_problems, pinned)
 
 
 def _check_spread(rows: list[ProposedRow], inputs: PolicyInputs, open_problems: set[str], pinned: set[str]) -> None:
-    """Nobody idle who could work, and no problem without anybody while another has two."""
-    workers = {each.worker: each for each in inputs.workers}
+    """Check that no worker is idle while work is open to it, and that no open problem is free while another has two."""
+    workers = {facts.worker: facts for facts in inputs.workers}
     idle = [name for name in workers if name not in pinned and name not in {row.worker for row in rows}]
     able = [name for name in idle if open_problems - set(workers[name].finished)]
     if able:
-        raise _wrong(f"{able[0]} has no row, and there is work for it")
+        raise _wrong(f"{able[0]} has no row, although a problem is open to it")
     crowd = Counter(row.problem for row in rows)
     shared = [problem for problem, count in crowd.items() if count > 1]
     free = open_problems - set(crowd) - {row.problem for row in inputs.assignments if row.state == "pinned"}
@@ -144,5 +149,5 @@ def _check_spread(rows: list[ProposedRow], inputs: PolicyInputs, open_problems: 
                 raise _wrong(f"{problem} has {crowd[problem]} workers while {min(free)} has none")
 
 
-def _wrong(what: str) -> FormatError:
-    return FormatError(what, where="proposal")
+def _wrong(message: str) -> FormatError:
+    return FormatError(message, where="proposal")

@@ -1,14 +1,14 @@
-"""The policy `coverage-then-gain`: a fixed estimate of what one more evaluation of a problem gains.
+"""The policy `coverage-then-gain`, with a fixed estimate of the gain of one more evaluation of a problem.
 
-It was the planner's policy until ADR 40 and stays for decisions that it made, and to be compared with. In order of
-weight:
+It was the planner's policy until ADR 40. It remains for decisions that it made, and for comparisons. Its rules, in
+order of importance:
 
-1. What a person pinned stays; a problem a person paused gets no worker.
-2. A worker stays where it is for one slice (`policy.slice_evaluations`) unless the problem has nothing left for it.
+1. A row that a person pinned does not change; a problem that a person paused gets no worker.
+2. A worker stays on its problem for one slice (`policy.slice_evaluations`), unless it has nothing left to try there.
 3. Coverage: problems with less than one slice of evaluations come first, the least covered first.
-4. Then the highest expected gain per cost (`value`); stale problems only when nothing else is left or when
-   `policy.return_after` evaluations went elsewhere since.
-5. Two workers share a problem only when nothing else is open to the second one.
+4. Then problems are ordered by expected gain per cost (`value`). A stale problem is chosen only if nothing else is
+   left, or after `policy.return_after` evaluations on other problems.
+5. A problem gets a second worker only if nothing else is open to that worker.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from harness.planner.decision import Decision, PolicyInputs, ProblemFacts, mean_
 from harness.planner.placement import OPEN, STALE, UNCOVERED, Rank, place_workers
 
 NAME = "coverage-then-gain/1"
-"""Recorded with each decision; changes whenever the same inputs may give another decision."""
+"""Name that is recorded with each decision. It changes whenever the same inputs may give another decision."""
 
 _COST_RANGE = (0.25, 4.0)
-"""Costs relative to the mean are held within this range, so that one slow build does not starve a problem."""
+"""Limits of the cost relative to the mean, so that a problem with one slow build is still chosen."""
 _UNKNOWN_HEADROOM = 0.5
-"""Headroom of a problem nothing has passed on yet: that of a solution exactly as fast as the baseline."""
+"""Headroom of a problem without a passed solution: that of a solution exactly as fast as the baseline."""
 
 
 def decide(inputs: PolicyInputs) -> Decision:
     """Assign workers to problems.
 
-    Rows that a person pinned or paused are kept byte for byte. A worker for whom nothing is left gets no row.
+    Rows that a person pinned or paused do not change. A worker that has nothing left to try gets no row.
     """
     mean = mean_cost_s(inputs.problems)
     return place_workers(
@@ -55,10 +55,17 @@ def _why_go(facts: ProblemFacts, rank: Rank) -> str:
 
 
 def value(facts: ProblemFacts, policy: PolicyConfig, mean_cost_s: float) -> float:
-    """Expected gain per cost of one more evaluation, without a unit.
+    """Return the expected gain per cost of one more evaluation, a number without a unit.
 
-    headroom to the bound x (hope that fades with evaluations that gained nothing + the recent slope) x the share of
-    attempts that are of use (passed, not duplicates; Laplace's rule) / the cost of an evaluation relative to the mean.
+    The result is headroom x (hope + slope) x useful x fresh / cost. `headroom` is the distance to the bound. `hope`
+    falls with evaluations without gain. `slope` is the recent gain. `useful` is the share of evaluations that passed,
+    and `fresh` the share of submissions that were no duplicates, both by Laplace's rule of succession. `cost` is the
+    mean cost of the problem's evaluations, relative to that of all problems.
+
+    Args:
+        facts: of the problem.
+        policy: `stale_after` sets how fast the first term falls.
+        mean_cost_s: mean seconds of building and judging of one evaluation, over all problems.
     """
     if facts.score is not None:
         headroom = 1.0 - facts.score
@@ -71,5 +78,5 @@ def value(facts: ProblemFacts, policy: PolicyConfig, mean_cost_s: float) -> floa
     cost = 1.0
     if facts.evaluations and mean_cost_s > 0:
         cost = facts.cost_s / facts.evaluations / mean_cost_s
-    low, high = _COST_RANGE
-    return max(headroom, 0.01) * (hope + slope) * useful * fresh / min(max(cost, low), high)
+    cheapest, dearest = _COST_RANGE
+    return max(headroom, 0.01) * (hope + slope) * useful * fresh / min(max(cost, cheapest), dearest)

@@ -1,4 +1,4 @@
-"""The facts that a decision is made from, and the decision: recorded together, so that it can be made again."""
+"""The inputs of a decision and the decision itself, which are recorded together so that it can be repeated."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ class ProblemFacts(_Facts):
     failures: int = 0
     """Evaluations that did not pass."""
     duplicates: int = 0
-    """Submissions of trees that were known already."""
+    """Submissions of trees that had been evaluated before."""
     speedup: float | None = None
     score: float | None = None
-    """SOL score of the best that passed: 0.5 at the baseline, 1 at the bound."""
+    """SOL score of the best passed solution: 0.5 at the baseline, 1 at the bound."""
     since_gain: int = 0
-    """Evaluations since the last one that was better than all before."""
+    """Evaluations since the last one that was better than all earlier ones."""
     recent_gain: float = 0.0
     """ln of the speed-up gained over the last `stale_after` evaluations."""
     gains: int = 0
-    """Number of gains so far. 0 in decisions recorded before it existed, as is `half_gain`."""
+    """Number of gains so far. It is 0 in decisions that were recorded before the field existed; so is `half_gain`."""
     half_gain: float = 0.0
     """ln of the speed-up gained over the last half of the evaluations."""
     cost_s: float = 0.0
@@ -52,17 +52,17 @@ class WorkerFacts(_Facts):
 
 
 class PolicyInputs(_Facts):
-    """Everything a decision depends on. Recorded with it."""
+    """Everything that a decision depends on, recorded with it."""
 
     problems: tuple[ProblemFacts, ...]
     workers: tuple[WorkerFacts, ...]
     assignments: tuple[Assignment, ...] = ()
-    """The table in force."""
+    """The present table."""
     policy: PolicyConfig = PolicyConfig()
 
 
 class Decision(_Facts):
-    """The table to put in force, and a reason of one line for each worker that the policy placed."""
+    """The new table, and a reason of one line for each worker that the policy placed."""
 
     assignments: tuple[Assignment, ...]
     reasons: dict[str, str]

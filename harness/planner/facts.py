@@ -21,12 +21,17 @@ def inputs_of(
     policy: PolicyConfig,
     recent: Sequence[str],
 ) -> PolicyInputs:
-    """Everything a decision depends on.
+    """Return everything that a decision depends on.
 
-    `recent` says when the run's last evaluations were entered, on whatever problem, in ascending order.
+    Args:
+        standings: of every problem of the run.
+        workers: facts of every worker.
+        assignments: the present table.
+        policy: configuration of the policy.
+        recent: times at which the run's last evaluations on all problems were entered, ascending.
     """
     return PolicyInputs(
-        problems=tuple(_problem(one, recent, policy) for one in standings),
+        problems=tuple(_problem(standing, recent, policy) for standing in standings),
         workers=tuple(workers),
         assignments=tuple(assignments),
         policy=policy,
@@ -34,7 +39,13 @@ def inputs_of(
 
 
 def worker_facts(name: str, status: WorkerStatus | None, stint: int) -> WorkerFacts:
-    """Return what the policy needs of a worker; without a status record, nothing is finished."""
+    """Return the facts of a worker.
+
+    Args:
+        name: of the worker.
+        status: its status record; None: it has finished no problem.
+        stint: its evaluations on its present problem since it came there.
+    """
     return WorkerFacts(worker=name, stint=stint, finished=status.finished if status is not None else {})
 
 
@@ -62,8 +73,8 @@ def recent_gain(gains: Sequence[tuple[int, float]], evaluations: int, window: in
 
     Args:
         gains: (number of evaluations then, speed-up) of each gain, oldest first.
-        evaluations: how many the problem has now.
-        window: how many of the last ones count.
+        evaluations: present number of the problem's evaluations.
+        window: number of the last evaluations that count.
     """
     if not gains:
         return 0.0

@@ -1,7 +1,7 @@
-"""Workers placed on ranked problems, by rules that every policy here obeys.
+"""Placement of workers on ranked problems, by rules that all policies of this package obey.
 
-What a person pinned stays; a paused problem gets no worker; a worker keeps its problem for a slice; a second worker
-comes to a problem only when nothing else is open to it.
+A row that a person pinned does not change. A paused problem gets no worker. A worker stays on its problem for a slice.
+A problem gets a second worker only if nothing else is open to that worker.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from harness.model.assignment import Assignment
 from harness.planner.decision import Decision, PolicyInputs, ProblemFacts, WorkerFacts
 
 UNCOVERED, OPEN, STALE = range(3)
-"""Tiers of problems: not covered by a slice of evaluations yet, open, left alone for now."""
+"""Tiers of problems: without a slice of evaluations yet; open; not worth an evaluation at present."""
 _BETTER = 1.25
-"""A worker past its slice moves only for a value so many times its own: moving costs it its context."""
+"""A worker that has completed its slice moves only if the other value is larger by this factor, because it loses its
+context when it moves."""
 
 
 class Rank(NamedTuple):
-    """How early a problem is to be taken: by tier, then by ascending `order`, then by descending `value`."""
+    """Order in which problems are chosen: by tier, then by ascending `order`, then by descending `value`."""
 
     tier: int
     order: int
@@ -38,19 +39,19 @@ def place_workers(
 ) -> Decision:
     """Assign workers to problems.
 
-    Rows that a person pinned or paused are kept byte for byte. A worker for whom nothing is left gets no row.
+    Rows that a person pinned or paused do not change. A worker that has nothing left to try gets no row.
 
     Args:
         inputs: of the decision.
-        ranks: of every problem.
-        why_go: reason, for people, to go to an open problem.
-        leave_finished: move a worker away from a problem that it has just finished. It rests until its row names
-            another problem, so that with many workers, whose evaluations elsewhere reach `policy.return_after` within
-            minutes, it would otherwise be left idle there.
+        ranks: rank of every problem.
+        why_go: returns the reason, for people, to move a worker to an open problem.
+        leave_finished: move a worker away from a problem that it has just finished. A worker waits until its row names
+            another problem. With many workers, the evaluations on other problems reach `policy.return_after` within
+            minutes, the problem becomes available again, and the worker would stay there idle.
     """
-    kept = tuple(row for row in inputs.assignments if row.state != "active")
-    paused = {row.problem for row in kept if row.state == "paused"}
-    pinned = {row.worker: row.problem for row in kept if row.state == "pinned"}
+    fixed = tuple(row for row in inputs.assignments if row.state != "active")
+    paused = {row.problem for row in fixed if row.state == "paused"}
+    pinned = {row.worker: row.problem for row in fixed if row.state == "pinned"}
     table = _Table(inputs, ranks, why_go, paused=paused, pinned=pinned, leave_finished=leave_finished)
     reasons = {
         worker: f"pinned to {problem} by a person" + (", which is paused: no work" if problem in paused else "")
@@ -62,14 +63,14 @@ def place_workers(
             continue
         row, reasons[worker.worker] = table.place(worker)
         rows += [row] if row else []
-    return Decision(assignments=(*kept, *rows), reasons=dict(sorted(reasons.items())))
+    return Decision(assignments=(*fixed, *rows), reasons=dict(sorted(reasons.items())))
 
 
 class _Table:
-    """The problems of one decision, and how many workers are on each as it goes along.
+    """The problems of one decision, and the number of workers on each, updated with each placement.
 
-    Problems are numbered by rank. `_free` holds the numbers of those without a worker, ascending: a decision about 200
-    workers and 235 problems looks at a few of them for each worker.
+    Problems are numbered by rank. `_free` has the numbers of those without a worker, ascending, so that a decision for
+    200 workers and 235 problems examines few problems for each worker.
     """
 
     def __init__(
@@ -107,7 +108,7 @@ class _Table:
         self._free = [number for number, problem in enumerate(self._order) if not self._crowd[problem]]
 
     def place(self, worker: WorkerFacts) -> tuple[Assignment | None, str]:
-        """Return the worker's row, kept or new, and the reason; no row when nothing is left for it."""
+        """Return the worker's row, unchanged or new, and the reason; no row if it has nothing left to try."""
         row = self._rows.get(worker.worker)
         if row:
             self._leave(row.problem)
@@ -148,29 +149,29 @@ class _Table:
         rank = self._ranks[problem]
         return rank.tier, rank.order, -rank.value, problem
 
-    def _best_elsewhere(self, worker: WorkerFacts, here: str | None) -> str | None:
+    def _best_elsewhere(self, worker: WorkerFacts, present: str | None) -> str | None:
         """Return the best ranked of the least crowded problems available to the worker; None without one."""
         for number in self._free:
             problem = self._order[number]
-            if problem != here and self._is_available(worker, problem):
+            if problem != present and self._is_available(worker, problem):
                 return problem
-        crowded = [problem for problem in self._order if problem != here and self._is_available(worker, problem)]
+        crowded = [problem for problem in self._order if problem != present and self._is_available(worker, problem)]
         return min(crowded, key=self._crowd.__getitem__, default=None)
 
-    def _why_stay(self, worker: WorkerFacts, here: str, best: str | None) -> str | None:
-        """Return the reason to leave the worker there; None to move it. The crowd is of the others only."""
-        if best is None or self._crowd[best] >= max(self._crowd[here], 1):
+    def _why_stay(self, worker: WorkerFacts, present: str, best: str | None) -> str | None:
+        """Return the reason to keep the worker on its problem; None to move it. The worker itself is not counted."""
+        if best is None or self._crowd[best] >= max(self._crowd[present], 1):
             return "stays: nothing else is free"
-        mine, other = self._ranks[here], self._ranks[best]
-        if self._crowd[here] and other.tier < STALE:
+        present_rank, best_rank = self._ranks[present], self._ranks[best]
+        if self._crowd[present] and best_rank.tier < STALE:
             return None
         if worker.stint < self._policy.slice_evaluations:
             return f"stays: {worker.stint} of {self._policy.slice_evaluations} evaluations of its slice done"
-        if other.tier != mine.tier:
-            return None if other.tier < mine.tier else "stays: what is free is staler"
-        if mine.tier == STALE or other.value > _BETTER * mine.value:
+        if best_rank.tier != present_rank.tier:
+            return None if best_rank.tier < present_rank.tier else "stays: every free problem is staler"
+        if present_rank.tier == STALE or best_rank.value > _BETTER * present_rank.value:
             return None
-        return f"stays: expected gain {mine.value:.2g} against {other.value:.2g} on {best}"
+        return f"stays: expected gain {present_rank.value:.2g} against {best_rank.value:.2g} on {best}"
 
     def _why_go(self, problem: str) -> str:
         facts, rank = self._facts[problem], self._ranks[problem]

@@ -1,7 +1,7 @@
-"""The planner's loop: reads the ledger and the table, decides, rewrites COORDINATION.md, records why.
+"""The planner's loop: it reads the ledger and the table, decides, records the decision and rewrites COORDINATION.md.
 
-The decision itself is `policy.decide`, a pure function; every change it makes is a record in ledger/decisions.yaml with
-the inputs it was made from.
+The decision itself is `policy.decide`, a pure function. Every change of the table is recorded in ledger/decisions.yaml,
+with the inputs of the decision.
 """
 
 from __future__ import annotations
@@ -44,15 +44,16 @@ from harness.workspace.notes import drop_note, waiting_notes
 from harness.workspace.status import is_worker_status, read_worker_status, write_status
 
 LOOK_EVERY_S = 10.0
-"""How often everything is looked at without a reason."""
+"""Longest time between two rounds, without any change of files."""
 STANDINGS_EVERY_S = 30.0
-"""Standings alone are rewritten at most so often."""
+"""Shortest time between two writes of the standings alone."""
 _TABLE_EVERY_S = 0.05
-"""Times the number of workers, up to the longest rest: a changed table is written at most so often."""
+"""Shortest time between two writes of a changed table, per worker; at most `_LONGEST_REST_S`."""
 EDIT_PATIENCE_S = 60.0
-"""While a person edits the file, nothing is written for so long; then a changed table is, beside their edits."""
+"""While a person edits the file, nothing is written for this time; then a changed table is written on the branch, and
+the person's file does not change."""
 _REST_FACTOR = 9.0
-"""A round is followed by a rest of so many times its length: entries that come one by one cost a tenth of a core."""
+"""Length of the rest after a round, as a multiple of the round's: single entries cost a tenth of a core at most."""
 _LONGEST_REST_S = 2.0
 _NOTES_KEPT = 3
 _Rows = frozenset[tuple[str, str, str]]
@@ -61,7 +62,7 @@ logger = logging.getLogger(__name__)
 
 
 class TableChangedError(HarnessError):
-    """The table that a decision was made from is no longer in force."""
+    """The table has changed since the decision was made."""
 
 
 def run_planner(
@@ -76,12 +77,12 @@ def run_planner(
     """Plan until `stop` is set, then write the standings once more.
 
     Args:
-        workspace: whose table and ledger.
-        config: names run, problems and policy.
-        stop: ends the loop.
-        workers: the workers there are to assign.
-        target: whose standings decide.
-        adviser: a model that may propose another table than the policy's.
+        workspace: has the table and the ledger.
+        config: names the run, the problems and the policy.
+        stop: ends the loop when it is set.
+        workers: names of the workers to assign.
+        target: the standings of this target count.
+        adviser: a model that may propose another table than the policy's; None: the policy alone decides.
 
     Raises:
         ConfigurationError: another planner serves this repository.
@@ -104,14 +105,14 @@ def run_planner(
         while not stop.is_set():
             begun = time.monotonic()
             planner.look()
-            _rest(stop, min(_REST_FACTOR * (time.monotonic() - begun), _LONGEST_REST_S))
+            _pause(stop, min(_REST_FACTOR * (time.monotonic() - begun), _LONGEST_REST_S))
             changes.wait(_LONGEST_REST_S if planner.waits_to_write else LOOK_EVERY_S, stop=stop)
         planner.finish()
 
 
 @dataclass(frozen=True)
 class _Advised:
-    """What the model was asked last, the table that it wanted, and how many evaluations there were then."""
+    """Last question to the model, the table that it proposed, and the number of evaluations at that time."""
 
     question: tuple[_Rows, tuple[str, ...]]
     table: _Rows
@@ -139,35 +140,35 @@ class _Planner:
         self._where = f"{COORDINATION_NAME} on {self._branch}"
         self._table: tuple[Assignment, ...] = ()
         self._since: dict[str, tuple[str, int]] = {}
-        """Worker -> its problem, and how many evaluations it had made there when it came."""
+        """Worker -> its problem, and the number of its evaluations there when it was assigned."""
         self._messages: tuple[str, ...] = ()
         self._earlier_messages: tuple[str, ...] = ()
-        """Of the round before: what goes on is logged once."""
+        """Messages of the round before, so that a message is logged once while its cause persists."""
         self._written_status: PlannerStatus | None = None
         self._confirmed: dict[str, str] = {}
-        """Problem -> its champion's speed-up in words."""
+        """Problem -> its champion's speed-up as text."""
         self._table_standings = StandingsCache(index, target, config.run)
         self._written_at = -STANDINGS_EVERY_S
         self.waits_to_write = False
-        """A changed table is still to be written."""
+        """True if a changed table has not been written yet."""
         self._edited_since: float | None = None
-        """When the planner first saw that a person edits COORDINATION.md; None while no edit is seen."""
+        """Time at which the planner first detected that a person edits COORDINATION.md; None while there is no edit."""
         self._recorded: set[str] = {str(record["id"]) for record in self._lessons() if "id" in record}
         self._accounted = {account.id for account in recorded_accounts(workspace, repo, config.coordination_branch)}
         self._reasons: dict[str, str] = self._last_reasons()
-        """Problem -> the model's words on it, for COORDINATION.md."""
+        """Problem -> the model's reason, for COORDINATION.md."""
 
     def _lessons(self) -> list[dict[str, object]]:
-        found: list[dict[str, object]] = []
+        records: list[dict[str, object]] = []
         tip = self._repo.tip(self._branch)
         waiting = {record.file for record in read_all(self._workspace.spool)}  # a file may have no commit yet
         lessons = {file for file in waiting if is_lessons_file(file)}
         for file in sorted({*self._repo.files(tip, LESSONS), *lessons}):
-            found += read_records(self._workspace, self._repo, file, branch=self._branch)
-        return found
+            records += read_records(self._workspace, self._repo, file, branch=self._branch)
+        return records
 
     def look(self) -> None:
-        """Do one round. A round that fails is reported and repeated; the last good table stays in force."""
+        """Do one round. A failed round is reported and repeated, and the last good table remains."""
         self._earlier_messages, self._messages = self._messages, ()
         try:
             self._round()
@@ -209,19 +210,19 @@ class _Planner:
         self._ledger.flush()
 
     def _may_write(self, *, moved: bool) -> bool:
-        """Return true if COORDINATION.md is due and not being edited. A table not written is decided again later."""
-        now = time.monotonic()
+        """Return true if COORDINATION.md is due and no person edits it. An unwritten table is decided again later."""
+        monotonic_s = time.monotonic()
         table_every_s = min(_TABLE_EVERY_S * len(self._workers), _LONGEST_REST_S)
         self.waits_to_write = moved
-        if now - self._written_at < (table_every_s if moved else STANDINGS_EVERY_S):
+        if monotonic_s - self._written_at < (table_every_s if moved else STANDINGS_EVERY_S):
             return False
         sign = editing(self._workspace, self._repo, self._branch)
         if sign is None:
             self._edited_since, self.waits_to_write = None, False
             return True
-        self._edited_since = self._edited_since or now
+        self._edited_since = self._edited_since or monotonic_s
         self._complain(f"{COORDINATION_NAME} is not rewritten while a person edits it: {sign}")
-        return moved and now - self._edited_since >= EDIT_PATIENCE_S
+        return moved and monotonic_s - self._edited_since >= EDIT_PATIENCE_S
 
     def _present(self) -> tuple[Assignment, ...]:
         return parse(read_text(self._repo, self._branch), where=self._where).assignments
@@ -230,16 +231,16 @@ class _Planner:
         tip = self._repo.tip(self._branch)
         names = problem_names(self._repo.files(tip, PROBLEMS), self._config.problems)
         table = self._table_standings.standings(names)
-        self._confirmed = {one.problem: speedup(one.champion) for one in table if one.champion}
+        self._confirmed = {standing.problem: speedup(standing.champion) for standing in table if standing.champion}
         return table
 
     def _inputs(self, present: tuple[Assignment, ...], table: tuple[Standing, ...]) -> PolicyInputs:
-        made = {one.problem: one.workers for one in table}
+        evaluations = {standing.problem: standing.workers for standing in table}
         rows = {row.worker: row.problem for row in present if row.state != "paused"}
         facts = []
         for name in self._workers:
             problem = rows.get(name)
-            done = made.get(problem or "", {}).get(name, 0)
+            done = evaluations.get(problem or "", {}).get(name, 0)
             came = self._since.get(name)
             if problem is not None and (came is None or came[0] != problem):
                 came = self._since[name] = (problem, done)
@@ -248,36 +249,43 @@ class _Planner:
         return inputs_of(table, facts, present, self._config.policy, self._recent())
 
     def _recent(self) -> list[str]:
-        """When the run's last evaluations were entered, ascending: as many as can matter to anything stale."""
+        """Return the times at which the run's last evaluations were entered, ascending.
+
+        There are as many as the age of a stale problem can depend on.
+        """
         sql = "SELECT at FROM entries WHERE kind = 'evaluation' AND run = ? AND target = ? ORDER BY at DESC LIMIT ?"
         limit = self._config.policy.return_after + 1
         return sorted(at for (at,) in self._index.query(sql, (self._config.run, self._target, limit)))
 
     def _advised(self, inputs: PolicyInputs, decision: Decision) -> tuple[Decision, str]:
-        """The model's decision where there is one that holds, else the policy's; and whose it is."""
+        """Return the model's decision if it gives an acceptable one, else the policy's; and the name of its author."""
         if self._adviser is None:
             return decision, NAME
-        question = (_rows(decision.assignments), tuple(sorted(str(each) for each in inputs.workers)))
+        question = (_rows(decision.assignments), tuple(sorted(str(facts) for facts in inputs.workers)))
         present = _rows(inputs.assignments)
-        made = sum(facts.evaluations for facts in inputs.problems)
+        evaluations = sum(facts.evaluations for facts in inputs.problems)
         slice_of_all = self._config.policy.slice_evaluations * max(len(self._workers), 1)
         last = self._advised_on
-        if last and (last.question, last.table) == (question, present) and made - last.evaluations < slice_of_all:
-            return Decision(assignments=inputs.assignments, reasons={}), NAME  # the model has just said so
+        if (
+            last
+            and (last.question, last.table) == (question, present)
+            and evaluations - last.evaluations < slice_of_all
+        ):
+            return Decision(assignments=inputs.assignments, reasons={}), NAME  # the model has just proposed this table
         advice = self._adviser(inputs, decision)
         if advice is None:
             return decision, NAME
-        self._advised_on = _Advised(question, _rows(advice.decision.assignments), made)
+        self._advised_on = _Advised(question, _rows(advice.decision.assignments), evaluations)
         self._reasons |= advice.notes
         return advice.decision, advice.by
 
     def _last_reasons(self) -> dict[str, str]:
-        """What a model said of the problems before this planner was started."""
-        found: dict[str, str] = {}
+        """Return a model's recorded reasons by problem, from before this planner was started."""
+        reasons: dict[str, str] = {}
         for record in read_records(self._workspace, self._repo, DECISIONS, branch=self._branch):
             notes = record.get("notes")
-            found |= {str(name): str(text) for name, text in notes.items()} if isinstance(notes, dict) else {}
-        return found
+            reasons |= {str(name): str(text) for name, text in notes.items()} if isinstance(notes, dict) else {}
+        return reasons
 
     def _record(self, inputs: PolicyInputs, decision: Decision, by: str) -> None:
         record: dict[str, object] = {
@@ -317,33 +325,33 @@ class _Planner:
             set_aside(self._workspace, account)
 
     def _notes(self) -> dict[str, str]:
-        """Problem -> what the planner's model says of it, and its last lessons."""
+        """Return problem -> the model's reason and the problem's last lessons."""
         last: dict[str, list[str]] = {}
         for record in self._lessons():
             texts = last.setdefault(str(record["problem"]), [])
             line = f"{record['worker']}: {record['text']}"
             texts[:] = [*(text for text in texts if text != line), line]
-        told = {problem: "; ".join(texts[-_NOTES_KEPT:]) for problem, texts in last.items()}
+        notes = {problem: "; ".join(texts[-_NOTES_KEPT:]) for problem, texts in last.items()}
         for problem, reason in self._reasons.items():
-            told[problem] = f"planner: {reason}" + (f"; {told[problem]}" if problem in told else "")
-        return told
+            notes[problem] = f"planner: {reason}" + (f"; {notes[problem]}" if problem in notes else "")
+        return notes
 
     def _write(
-        self, seen: tuple[Assignment, ...], assignments: tuple[Assignment, ...], table: tuple[Standing, ...]
+        self, present: tuple[Assignment, ...], assignments: tuple[Assignment, ...], table: tuple[Standing, ...]
     ) -> None:
-        """Rewrite COORDINATION.md, on top of whatever else people wrote meanwhile.
+        """Rewrite the planner's parts of COORDINATION.md, and keep what people have written meanwhile.
 
         Raises:
-            TableChangedError: the table on the branch is not the one that was `seen`.
+            TableChangedError: the table on the branch is not `present`.
         """
-        now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+        written_at = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
         body, notes = markdown(table), self._notes()
 
         def build(read: Callable[[str], bytes | None]) -> Change:
             text = (read(COORDINATION_NAME) or b"").decode()
-            if parse(text, where=self._where).assignments != seen:
+            if parse(text, where=self._where).assignments != present:
                 raise TableChangedError("a person has changed the table", where=self._where)
-            fresh = render(text, assignments=assignments, standings_markdown=body, notes=notes, updated_at=now)
+            fresh = render(text, assignments=assignments, standings_markdown=body, notes=notes, updated_at=written_at)
             if _without_time(fresh) == _without_time(text):
                 return Change()
             failpoint("planner.before_write")
@@ -355,7 +363,7 @@ class _Planner:
         failpoint("planner.after_write")
 
     def finish(self) -> None:
-        """The standings as they are now, and everything recorded committed."""
+        """Write the present standings, and commit every record."""
         try:
             self._index.refresh(self._repo)
             self._take_notes()
@@ -372,20 +380,23 @@ class _Planner:
         self._write_status()
 
 
-def _rest(stop: threading.Event, seconds: float) -> None:
-    """Wait, at most until a stop: a signal handler sets it, so that its lock must not be taken here."""
+def _pause(stop: threading.Event, seconds: float) -> None:
+    """Wait until the time is over or `stop` is set. Its lock is not taken here, because a signal handler sets it."""
     until = time.monotonic() + seconds
-    while (left := until - time.monotonic()) > 0 and not stop.is_set():
-        time.sleep(min(left, 0.1))
+    while (remaining_s := until - time.monotonic()) > 0 and not stop.is_set():
+        time.sleep(min(remaining_s, 0.1))
 
 
 def _matters(workspace: Workspace, file: Path) -> bool:
-    """Return whether a change of a file is a reason for a round: the daemon's status changes several times a second."""
+    """Return true if a change of a file starts a round.
+
+    The daemon's status does not, because it changes several times a second.
+    """
     return file.parent != workspace.status or is_worker_status(workspace, file)
 
 
 def _rows(assignments: tuple[Assignment, ...]) -> _Rows:
-    """What a table asks for: its words may change without anybody having to move."""
+    """Return the parts of a table whose change moves a worker; its texts may change freely."""
     return frozenset((row.worker, row.problem, row.state) for row in assignments)
 
 

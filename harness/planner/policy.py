@@ -1,13 +1,14 @@
-"""The planner's policy: workers are assigned to problems by a pure function of the ledger's facts.
+"""The planner's policy, which assigns workers to problems by a pure function of the ledger's facts.
 
-`decide` reads nothing and keeps nothing: the same inputs always give the same decision, so that recorded inputs can
-be decided again, by this policy or another, without a device. `harness.planner.placement` obeys people, slices and
-coverage; this module ranks the problems by an upper confidence bound (UCB) of the expected gain per cost.
+`decide` reads no files and has no state. The same inputs always give the same decision, so that recorded inputs can be
+decided again, by this policy or another, without a device. `harness.planner.placement` applies the rules for pinned
+rows, slices and coverage. This module ranks the problems by an upper confidence bound (UCB) of the expected gain per
+cost.
 
-The gain of an evaluation is ln of the speed-up that it adds. Its expectation for a problem is what the last half of the
-problem's evaluations gained, drawn towards the rate of its family (the suite) in proportion to the headroom that is
-left; the family's rate is drawn towards that of all problems. A problem with few evaluations gets a larger bonus.
-ADR 40 has the reasons; docs/explanation/simulation.md has the comparison.
+The gain of an evaluation is ln of the speed-up that it adds. The expected gain for a problem is the mean gain of the
+last half of its evaluations, shrunk towards the rate of its family (the suite) times the headroom that is left. The
+rate of a family is shrunk towards that of all problems. A problem with few evaluations gets a larger bonus. ADR 40 has
+the reasons; docs/explanation/simulation.md has the comparison.
 """
 
 from __future__ import annotations
@@ -21,36 +22,36 @@ from harness.planner.decision import Decision, PolicyInputs, ProblemFacts, mean_
 from harness.planner.placement import OPEN, UNCOVERED, Rank, place_workers
 
 NAME = "gain-bandit/1"
-"""Recorded with each decision; changes whenever the same inputs may give another decision."""
+"""Name that is recorded with each decision. It changes whenever the same inputs may give another decision."""
 
 _PRIOR_EVALUATIONS = 20.0
-"""Weight of the family's rate against a problem's own evaluations, in evaluations."""
+"""Weight of the family's rate relative to a problem's own evaluations, in evaluations."""
 _FAMILY_PRIOR = 60.0
-"""Weight of the rate of all problems against a family's, in evaluations x headroom."""
+"""Weight of the rate of all problems relative to a family's, in evaluations x headroom."""
 _FIRST_GUESS = (0.05, 10.0)
-"""Gain and evaluations x headroom that are assumed before the first evaluation."""
+"""Gain, and evaluations x headroom, that are assumed before the first evaluation."""
 _OPTIMISM = 1.0
-"""Standard errors that the bound lies above the expectation."""
+"""Distance of the bound above the expectation, in standard errors."""
 _JUMP = 0.1
-"""A typical gain, as a share of the headroom that is left: with the rate it gives the variance of the gains."""
+"""A typical gain, as a share of the headroom that is left. With the rate it gives the variance of the gains."""
 _CATCH_UP = 0.3
-"""ln of the slowness at which a gain is worth half: below the baseline a gain is not a speed-up yet."""
+"""-ln(speed-up) at which a gain counts half: below the baseline, a gain is not a speed-up yet."""
 _OVERHEAD_S = 600.0
-"""Seconds of an agent's work that an evaluation costs besides judging: half of what agents were seen to take."""
+"""Seconds of an agent's work per evaluation that count as its cost, besides judging: half of the measured time."""
 _LONGEST_GAIN = 2.0
-"""A gain above e^2 in one half is a repair of a very slow solution, which does not repeat."""
+"""Largest gain of one half that counts. A larger one (e^2) repairs a very slow solution and does not repeat."""
 
 
 def decide(inputs: PolicyInputs) -> Decision:
     """Assign workers to problems.
 
-    Rows that a person pinned or paused are kept byte for byte. A worker for whom nothing is left gets no row.
+    Rows that a person pinned or paused do not change. A worker that has nothing left to try gets no row.
     """
     expected = expected_gains(inputs.problems)
-    needed = inputs.policy.slice_evaluations
+    slice_evaluations = inputs.policy.slice_evaluations
     ranks = {
         facts.problem: Rank(UNCOVERED, facts.evaluations, expected[facts.problem])
-        if facts.evaluations < needed
+        if facts.evaluations < slice_evaluations
         else Rank(OPEN, 0, expected[facts.problem])
         for facts in inputs.problems
     }
@@ -58,7 +59,7 @@ def decide(inputs: PolicyInputs) -> Decision:
 
 
 def expected_gains(problems: Sequence[ProblemFacts]) -> dict[str, float]:
-    """Return, for each problem, the optimistic gain of one more evaluation per cost: ln of the speed-up it adds."""
+    """Return the upper confidence bound of the gain (ln of the added speed-up) per evaluation and cost, by problem."""
     rooms = _headrooms(problems)
     rates = _family_rates(problems, rooms)
     cost_s = mean_cost_s(problems)
@@ -70,10 +71,10 @@ def expected_gains(problems: Sequence[ProblemFacts]) -> dict[str, float]:
 
 
 def headroom(facts: ProblemFacts) -> float | None:
-    """Return ln of the speed-up that is left to the bound; None before a solution passed.
+    """Return ln of the speed-up that is left to the bound; None before a solution has passed.
 
-    The SOL score S = 1 / (1 + (T - T_sol) / (T_b - T_sol)) and the speed-up T_b / T give T_sol. A score over several
-    workloads may not fit its speed-up; then 1 - S, which is near for small headrooms.
+    The SOL score S = 1 / (1 + (T - T_sol) / (T_b - T_sol)) and the speed-up T_b / T give T_sol. If they contradict each
+    other, as is possible with several workloads, the result is 1 - S, a good approximation for small headrooms.
     """
     if facts.speedup is None or facts.score is None:
         return None
@@ -84,10 +85,10 @@ def headroom(facts: ProblemFacts) -> float | None:
 
 
 def _headrooms(problems: Sequence[ProblemFacts]) -> dict[str, float]:
-    """Return the headroom of each problem; where nothing passed, the mean of the others."""
-    known = {facts.problem: headroom(facts) for facts in problems}
-    typical = mean([room for room in known.values() if room is not None] or [0.5])
-    return {problem: typical if room is None else room for problem, room in known.items()}
+    """Return the headroom of each problem; without a passed solution, the mean of the other problems."""
+    headrooms = {facts.problem: headroom(facts) for facts in problems}
+    typical = mean([room for room in headrooms.values() if room is not None] or [0.5])
+    return {problem: typical if room is None else room for problem, room in headrooms.items()}
 
 
 def _family(problem: str) -> str:

@@ -1,4 +1,4 @@
-"""Recorded decisions, decided again from their recorded inputs: without a device, and without a worker."""
+"""Replay of recorded decisions from their recorded inputs, which needs no device and no worker."""
 
 from __future__ import annotations
 
@@ -20,35 +20,40 @@ from harness.workspace.directories import Workspace
 
 @dataclass(frozen=True)
 class Replayed:
-    """One recorded decision, and the same inputs decided again."""
+    """One recorded decision, and a new decision from the same inputs."""
 
     seq: int
     at: str
     policy: str
-    """The policy that decided then."""
+    """The recorded author: a policy or a model."""
     recorded: Decision
-    now: Decision
-    """By the policy that decided then, if there still is one of that name and version, else by today's."""
+    replayed: Decision
+    """Decision of the recorded policy if it still exists in that version, else of the planner's present policy."""
     inputs: PolicyInputs
 
     @property
-    def same(self) -> bool:
-        """Whether it comes out the same."""
-        return self.recorded == self.now
+    def is_equal(self) -> bool:
+        """True if both decisions are equal."""
+        return self.recorded == self.replayed
 
     @property
     def by_model(self) -> bool:
-        """Whether a model decided then: the policy need not agree with it."""
+        """True if a model made the recorded decision, with which the policy need not agree."""
         return not self.policy.startswith(tuple(name.partition("/")[0] for name in POLICIES))
 
 
 def replay(workspace: Workspace, repo: Repo, config: Config) -> list[Replayed]:
-    """Every recorded decision of the configuration's run, decided again.
+    """Replay every recorded decision of the configuration's run.
+
+    Args:
+        workspace: has the spool.
+        repo: has the coordination branch.
+        config: names the run and the branch.
 
     Raises:
-        LedgerError: a record is no decision; the message names it.
+        LedgerError: a record is not a decision; the message has its number.
     """
-    found = []
+    replays = []
     for record in read_records(workspace, repo, DECISIONS, branch=config.coordination_branch):
         if record.get("run") != config.run:
             continue
@@ -56,8 +61,8 @@ def replay(workspace: Workspace, repo: Repo, config: Config) -> list[Replayed]:
             inputs = PolicyInputs.model_validate(record["inputs"])
             recorded = Decision.model_validate(record["decision"])
         except (KeyError, ValidationError) as error:
-            raise LedgerError(f"record {record.get('seq')} is no decision: {error}", where=DECISIONS) from error
-        found.append(
+            raise LedgerError(f"record {record.get('seq')} is not a decision: {error}", where=DECISIONS) from error
+        replays.append(
             Replayed(
                 int(record["seq"]),
                 str(record["at"]),
@@ -67,38 +72,43 @@ def replay(workspace: Workspace, repo: Repo, config: Config) -> list[Replayed]:
                 inputs,
             )
         )
-    return found
+    return replays
 
 
 @dataclass(frozen=True)
 class Compared:
-    """One policy over all recorded decisions."""
+    """Figures of one policy over all recorded decisions."""
 
     policy: str
     decisions: int
     same: int
-    """How many come out with the rows that were recorded."""
+    """Number of decisions with the recorded rows."""
     moves: int
-    """How many workers it moves from where they were."""
+    """Number of workers that it moves to another problem."""
     idle: int
-    """How many workers it leaves without a row."""
+    """Number of workers that get no row."""
     value: float
-    """Sum of the expected gains per cost of the rows it gives, as the planner's policy estimates them."""
+    """Sum of the expected gains per cost of its rows, as the planner's policy estimates them."""
 
 
-def compare(found: Sequence[Replayed], policies: Mapping[str, Callable[[PolicyInputs], Decision]]) -> list[Compared]:
-    """Let policies decide the same recorded inputs again."""
+def compare(replays: Sequence[Replayed], policies: Mapping[str, Callable[[PolicyInputs], Decision]]) -> list[Compared]:
+    """Return the figures of policies that decide from the same recorded inputs.
+
+    Args:
+        replays: the recorded decisions.
+        policies: name -> policy.
+    """
     rows = []
     for name, policy in policies.items():
-        decided = [(one, policy(one.inputs)) for one in found]
+        decided = [(replayed, policy(replayed.inputs)) for replayed in replays]
         rows.append(
             Compared(
                 policy=name,
                 decisions=len(decided),
-                same=sum(_rows(decision) == _rows(one.recorded) for one, decision in decided),
-                moves=sum(len(_rows(decision) - _present(one.inputs)) for one, decision in decided),
-                idle=sum(len(one.inputs.workers) - len(_rows(decision)) for one, decision in decided),
-                value=round(sum(_value(one.inputs, decision) for one, decision in decided), 4),
+                same=sum(_rows(decision) == _rows(replayed.recorded) for replayed, decision in decided),
+                moves=sum(len(_rows(decision) - _present(replayed.inputs)) for replayed, decision in decided),
+                idle=sum(len(replayed.inputs.workers) - len(_rows(decision)) for replayed, decision in decided),
+                value=round(sum(_value(replayed.inputs, decision) for replayed, decision in decided), 4),
             )
         )
     return rows

@@ -1,4 +1,4 @@
-"""Everything the report shows, as plain data: from the index, a few whole entries, decisions and accounts."""
+"""The data of the report as JSON, from the index, a few complete entries, decisions and accounts."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from harness.report.problem_summary import (
 from harness.report.steps import DetailBudget, Json, short
 
 _INPUTS = re.compile(rb"^inputs:.*\n(?:[ -].*\n)*", re.MULTILINE)
-"""A decision's inputs: by far its longest part, and not shown."""
-_MOST_MOVES = 3000
+"""A decision's inputs, its longest part, which the report does not show."""
+_MAX_MOVES = 3000
 _BUCKETS = 60
-_SHORTEST_HOURS = 1e-3
-"""No time axis is shorter."""
+_MIN_AXIS_HOURS = 1e-3
+"""Least length of a time axis."""
 UNBEATEN_SCORE = 0.5
-"""The SOL score of a solution exactly as fast as the baseline: what stands where nothing better was confirmed."""
+"""The SOL score of the baseline, used for problems without a confirmed gain."""
 
 
 def collect(
@@ -50,33 +50,32 @@ def collect(
     run: str,
     target: str,
     commit_url: str | None,
-    now: datetime | None = None,
+    created_at: datetime | None = None,
 ) -> Json:
-    """The report's data for one run and target.
+    """Return the report's data for one run and target.
 
     Args:
         repo: the workspace's repository.
-        index: refreshed.
+        index: index of the ledger, refreshed by the caller.
         branch: the coordination branch.
-        problems: keys to show, in order; those that the run was neither started with nor evaluated are left out.
-        run: the experiment.
-        target: what was tuned for.
-        commit_url: `https://…/commit/{}`, or None where commits are on no web host.
-        now: the time on the page.
+        problems: keys to show, in order; problems that the run has neither started with nor evaluated are omitted.
+        run: name of the run.
+        target: such as `cpu` or `h200`.
+        commit_url: `https://…/commit/{}`; None without a web host for commits.
+        created_at: the time on the page; None for the present time.
     """
     table = standings(index, problems, target, run)
-    asked = decided_problems(repo, branch, run, target) | {one.problem for one in table if one.evaluations}
-    others = len(problems)
-    table = tuple(one for one in table if one.problem in asked or not asked)
-    others -= len(table)
+    run_problems = decided_problems(repo, branch, run, target)
+    run_problems |= {standing.problem for standing in table if standing.evaluations}
+    table = tuple(standing for standing in table if standing.problem in run_problems or not run_problems)
     begin, end = first_and_last_entry(index, run, target)
     span = RunSpan(branch, run, target, begin)
-    made = evaluation_dots(index, span, {one.problem: one.problem_digest for one in table})
-    budget = partial(DetailBudget.per_problem, sum(bool(one.gains) for one in table))
+    dots = evaluation_dots(index, span, {standing.problem: standing.problem_digest for standing in table})
+    budget = partial(DetailBudget.per_problem, sum(bool(standing.gains) for standing in table))
     shown = [
-        problem_summary(repo, index, one, made.get(one.problem, []), span, budget())
-        | {"against": _against(index, one, target)}
-        for one in table
+        problem_summary(repo, index, standing, dots.get(standing.problem, []), span, budget())
+        | {"against": _against(index, standing, target)}
+        for standing in table
     ]
     accounts = [
         record for record in read_records(repo.workspace, repo, ACCOUNTS, branch=branch) if record.get("run") == run
@@ -87,26 +86,33 @@ def collect(
             "target": target,
             "branch": branch,
             "commit": repo.tip(branch),
-            "made": (now or datetime.now(UTC)).strftime("%Y-%m-%d %H:%M UTC"),
+            "made": (created_at or datetime.now(UTC)).strftime("%Y-%m-%d %H:%M UTC"),
             "begin": begin.strftime("%Y-%m-%dT%H:%M:%SZ") if begin else None,
             "hours": hours_since(begin, end) if begin and end else 0,
             "version": harness.__version__,
             "commit_url": commit_url,
             "entries": index.count(),
-            "other_problems": others,
+            "other_problems": len(problems) - len(table),
         },
         "history": outdated_note(table),
         "weakened": {"symbol": SYMBOL, "notes": weakness_notes(table)},
-        "headline": headline(shown, sum(float(one.get("usd") or 0) for one in accounts) if accounts else None),
+        "headline": headline(shown, sum(float(record.get("usd") or 0) for record in accounts) if accounts else None),
         "problems": shown,
         "moves": _moves(repo, branch, run, target, begin),
-        "spend": _spend(made, accounts, begin),
-        "verdicts": _verdicts(made),
+        "spend": _spend(dots, accounts, begin),
+        "verdicts": _verdicts(dots),
     }
 
 
 def decided_problems(repo: Repo, branch: str, run: str, target: str) -> set[str]:
-    """Return the problems that the run was started with last: those that its planner decided about."""
+    """Return the problems of the last start of a run, which are the problems of its planner's last decision.
+
+    Args:
+        repo: the workspace's repository.
+        branch: the coordination branch.
+        run: name of the run.
+        target: such as `cpu` or `h200`.
+    """
     for document in reversed(read_documents(repo.workspace, repo, DECISIONS, branch=branch)):
         try:
             record = parse(document.raw, DECISIONS)
@@ -114,14 +120,15 @@ def decided_problems(repo: Repo, branch: str, run: str, target: str) -> set[str]
             continue
         if record.get("run") == run and record.get("target", target) == target:
             facts = (record.get("inputs") or {}).get("problems") or ()
-            return {str(one["problem"]) for one in facts if one.get("problem")}
+            return {str(fact["problem"]) for fact in facts if fact.get("problem")}
     return set()
 
 
 def _against(index: Index, standing: Standing, target: str) -> Json:
-    """The champion's speed-up over single variants of the baseline, through the one it was measured against.
+    """Return the champion's speed-up over single variants of the baseline, from its speed-up over the compared variant.
 
-    ratio = (variant / the raced one, by the champion's clock) x (speed-up over the raced one), workload by workload.
+    For each workload, with the times of the champion's clock:
+    speed-up = (time of the variant / time of the compared variant) x (speed-up over the compared variant).
     """
     champion = index.entry(standing.problem, standing.champion.seq) if standing.champion else None
     if champion is None:
@@ -132,7 +139,7 @@ def _against(index: Index, standing: Standing, target: str) -> Json:
     if entry is None:
         return {}
     table = entry.sealed_baselines if champion.trust and champion.trust.by_events else entry.baselines
-    found: Json = {}
+    speedups: Json = {}
     for name in ("eager", "baseline"):
         ratios = []
         for workload in champion.workloads:
@@ -140,8 +147,8 @@ def _against(index: Index, standing: Standing, target: str) -> Json:
             if workload.speedup and name in times and workload.variant in times:
                 ratios.append(times[name] / times[workload.variant] * workload.speedup)
         if ratios and len(ratios) == len(champion.workloads):
-            found[name] = short(geometric_mean(ratios))
-    return found
+            speedups[name] = short(geometric_mean(ratios))
+    return speedups
 
 
 def headline(shown: Sequence[Json], usd: float | None) -> Json:
@@ -149,37 +156,40 @@ def headline(shown: Sequence[Json], usd: float | None) -> Json:
 
     Args:
         shown: each problem's summary; `against` may be missing.
-        usd: spent on models; None where no agent used one.
+        usd: cost of the models; None if no agent used a model.
     """
-    confirmed = [one for one in shown if one["state"] == "confirmed"]
-    speedups = [max(1.0, one["speedup"]) if one["state"] == "confirmed" else 1.0 for one in shown]
+    confirmed = [summary for summary in shown if summary["state"] == "confirmed"]
+    speedups = [max(1.0, summary["speedup"]) if summary["state"] == "confirmed" else 1.0 for summary in shown]
     scores = [
-        one["score"] if one["state"] == "confirmed" and one["score"] is not None else UNBEATEN_SCORE for one in shown
+        summary["score"] if summary["state"] == "confirmed" and summary["score"] is not None else UNBEATEN_SCORE
+        for summary in shown
     ]
-    against = [one.get("against", {}) for one in confirmed]
+    against = [summary.get("against", {}) for summary in confirmed]
     agents = [ratios["baseline"] for ratios in against if "baseline" in ratios]
     eager = [ratios["eager"] for ratios in against if "eager" in ratios]
     return {
         "problems": len(shown),
         "confirmed": len(confirmed),
-        "weakened": sum(bool(one["weaknesses"]) for one in confirmed),
+        "weakened": sum(bool(summary["weaknesses"]) for summary in confirmed),
         "geomean": short(geometric_mean(speedups)) if speedups else None,
-        "geomean_confirmed": short(geometric_mean([one["speedup"] for one in confirmed])) if confirmed else None,
-        "above_2": sum(one["speedup"] > 2 for one in confirmed),
+        "geomean_confirmed": short(geometric_mean([summary["speedup"] for summary in confirmed]))
+        if confirmed
+        else None,
+        "above_2": sum(summary["speedup"] > 2 for summary in confirmed),
         "median_score": short(statistics.median(scores)) if scores else None,
         "against_agent": [short(geometric_mean(agents)), len(agents)] if agents else None,
         "against_eager": [short(geometric_mean(eager)), len(eager)] if eager else None,
-        "evaluations": sum(one["evaluations"] for one in shown),
-        "duplicates": sum(one["duplicates"] for one in shown),
-        "near_duplicates": sum(one["near_duplicates"] for one in shown),
-        "answered": sum(one["answered"] for one in shown),
-        "device_hours": round(sum(one["cost_s"] for one in shown) / 3600, 3),
+        "evaluations": sum(summary["evaluations"] for summary in shown),
+        "duplicates": sum(summary["duplicates"] for summary in shown),
+        "near_duplicates": sum(summary["near_duplicates"] for summary in shown),
+        "answered": sum(summary["answered"] for summary in shown),
+        "device_hours": round(sum(summary["cost_s"] for summary in shown) / 3600, 3),
         "usd": None if usd is None else round(usd, 2),
     }
 
 
 def _moves(repo: Repo, branch: str, run: str, target: str, begin: datetime | None) -> list[list[Any]]:
-    """The planner's moves: when, who, to which problem, why. A row that stays where it is is no move."""
+    """Return the planner's moves as [hours, worker, problem, reason]; an unchanged row is not a move."""
     moves: list[list[Any]] = []
     present: dict[str, str] = {}
     for document in read_documents(repo.workspace, repo, DECISIONS, branch=branch):
@@ -196,15 +206,15 @@ def _moves(repo: Repo, branch: str, run: str, target: str, begin: datetime | Non
             if row.get("state") != "paused" and present.get(worker) != problem:
                 present[worker] = problem
                 moves.append([hours_since(begin, record["at"]), worker, problem, reasons.get(worker, "")])
-    return moves[-_MOST_MOVES:]
+    return moves[-_MAX_MOVES:]
 
 
-def _spend(made: dict[str, list[EvaluationDot]], accounts: list[Json], begin: datetime | None) -> list[list[float]]:
-    """Hours -> device hours and dollars spent by then, at most so many points."""
-    events = [(row.at, row.cost_s / 3600, 0.0) for rows in made.values() for row in rows]
+def _spend(dots: dict[str, list[EvaluationDot]], accounts: list[Json], begin: datetime | None) -> list[list[float]]:
+    """Return about 300 points [hours, device hours, USD] of the cumulative spend."""
+    events = [(dot.at, dot.cost_s / 3600, 0.0) for group in dots.values() for dot in group]
     events += [
-        (hours_since(begin, str(one.get("ended") or one.get("at"))), 0.0, float(one.get("usd") or 0))
-        for one in accounts
+        (hours_since(begin, str(record.get("ended") or record.get("at"))), 0.0, float(record.get("usd") or 0))
+        for record in accounts
     ]
     events.sort()
     points, device, usd = [], 0.0, 0.0
@@ -216,14 +226,18 @@ def _spend(made: dict[str, list[EvaluationDot]], accounts: list[Json], begin: da
     return points
 
 
-def _verdicts(made: dict[str, list[EvaluationDot]]) -> Json:
-    """How evaluations ended, over equal stretches of time."""
-    rows = [row for each in made.values() for row in each]
+def _verdicts(dots: dict[str, list[EvaluationDot]]) -> Json:
+    """Return the counts of verdicts in time intervals of equal length, and in total."""
+    rows = [dot for group in dots.values() for dot in group]
     if not rows:
         return {"bucket_hours": 0, "buckets": [], "totals": {}}
-    width = max([_SHORTEST_HOURS, *(row.at for row in rows)]) / _BUCKETS
+    width = max([_MIN_AXIS_HOURS, *(row.at for row in rows)]) / _BUCKETS
     buckets: list[Counter[str]] = [Counter() for _ in range(_BUCKETS)]
     for row in rows:
         buckets[min(int(row.at / width), _BUCKETS - 1)][row.verdict] += 1
     totals = Counter(row.verdict for row in rows)
-    return {"bucket_hours": width, "buckets": [dict(one) for one in buckets], "totals": dict(totals.most_common())}
+    return {
+        "bucket_hours": width,
+        "buckets": [dict(bucket) for bucket in buckets],
+        "totals": dict(totals.most_common()),
+    }

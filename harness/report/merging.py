@@ -1,4 +1,4 @@
-"""From a confirmed champion to a branch and a pull request that a person can merge."""
+"""Creation of a branch and a pull request from a confirmed champion."""
 
 from __future__ import annotations
 
@@ -28,44 +28,54 @@ from harness.report.merge_branches import (
 )
 from harness.report.proof_text import ENTRY_TRAILER, message, proof_text, subject
 
-_GH_S = 120.0
+_GH_TIMEOUT_S = 120.0
 _CITED = re.compile(rf"^{ENTRY_TRAILER}: \S+ seq (\d+) ", re.MULTILINE)
 
 
 @dataclass
 class Pull:
-    """A champion on its way into the main branch."""
+    """The branch and the pull request of a champion."""
 
     winner: MeasuredCandidate
     base: str
-    """The branch it is to be merged into."""
+    """The branch to merge into."""
     branch: WinBranch | None
-    """null: it stands on the base already."""
+    """None if the base already has the solution."""
     title: str
     body: str
     remote: str | None = None
     url: str | None = None
-    """Of the pull request."""
+    """URL of the pull request."""
     notes: list[str] = field(default_factory=list)
 
 
 def main_branch(repo: Repo, coordination: str, remote: str | None) -> str:
-    """What solutions are merged into: the remote's main branch where it is known here, else the coordination branch."""
+    """Return the branch to merge into: the remote's main branch if a local branch has its name, else `coordination`.
+
+    Args:
+        repo: the workspace's repository.
+        coordination: the coordination branch.
+        remote: name of the remote; None without one.
+    """
     return default_branch(repo, remote) or coordination
 
 
-def pick_remote(repo: Repo, named: str | None) -> str | None:
-    """The remote to push to: the one named, `origin`, or the only one.
+def pick_remote(repo: Repo, name: str | None) -> str | None:
+    """Return the remote to push to: the given one, else `origin`, else the only one, else None.
+
+    Args:
+        repo: the workspace's repository.
+        name: a remote; None to choose one.
 
     Raises:
-        ConfigurationError: there is no remote of that name.
+        ConfigurationError: no remote has that name.
     """
-    known = remotes(repo)
-    if named is not None and named not in known:
-        raise ConfigurationError(f"there is no remote `{named}`", remedy=f"git remote add {named} URL")
-    if named or "origin" in known:
-        return named or "origin"
-    return next(iter(known)) if len(known) == 1 else None
+    urls = remotes(repo)
+    if name is not None and name not in urls:
+        raise ConfigurationError(f"there is no remote `{name}`", remedy=f"git remote add {name} URL")
+    if name or "origin" in urls:
+        return name or "origin"
+    return next(iter(urls)) if len(urls) == 1 else None
 
 
 def prepare(
@@ -79,12 +89,22 @@ def prepare(
     coordination: str,
     replace: bool = False,
 ) -> Pull:
-    """Make the win branch of a problem's champion, or find it made.
+    """Create the win branch of a problem's champion, unless it exists.
+
+    Args:
+        repo: the workspace's repository.
+        index: index of the ledger, refreshed by the caller.
+        problem: key of the problem.
+        run: name of the run.
+        target: such as `cpu` or `h200`.
+        base: the branch to merge into.
+        coordination: the coordination branch, which has the ledger.
+        replace: replace a branch with an older champion.
 
     Raises:
-        AnswerIsNo: there is no confirmed PASSED entry of the problem as it is on `base`, or the branch carries an
-            older champion and `replace` is false.
-        RepositoryError: the branch carries something of a person, or the champion's tree is gone.
+        AnswerIsNo: the problem's form on `base` has no confirmed PASSED entry, or the branch has an older champion
+            and `replace` is False.
+        RepositoryError: the branch has commits of a person, or the champion's tree is missing.
     """
     tip = repo.tip(base)
     digest = digest_at(repo, tip, problem)
@@ -94,35 +114,35 @@ def prepare(
     if winner is None:
         raise why_none(index, problem, digest, target, run)
     _commit_spooled(repo, index, winner, coordination)
-    place = solution_path(problem, target)
+    path = solution_path(problem, target)
     pull = Pull(winner, base, None, subject(winner), proof_text(winner))
     rival = unconfirmed_better(index, winner)
     if rival is not None:
         pull.notes.append(
             f"seq {rival.seq} by {rival.worker} measured {rival.speedup:.3f}x and awaits its confirmation"
         )
-    if repo.tree_of(tip, place) == winner.tree:
-        pull.notes.append(f"{base} has this very solution already: nothing to merge")
+    if repo.tree_of(tip, path) == winner.tree:
+        pull.notes.append(f"{base} already has this solution: there is nothing to merge")
         return pull
     name = merge_branch(run, problem, target if len(known_targets(index, run)) > 1 else None)
     if not replace:
         _refuse_older(repo, name, winner)
-    pull.branch = make_win_branch(repo, name, tip, place, winner.tree, message(winner), replace=replace)
+    pull.branch = make_win_branch(repo, name, tip, path, winner.tree, message(winner), replace=replace)
     return pull
 
 
 def _commit_spooled(repo: Repo, index: Index, winner: MeasuredCandidate, coordination: str) -> None:
-    """A proof cites what is on the coordination branch: a confirmation that waits in the spool is committed first."""
+    """Commit a confirmation that is only in the spool: a proof cites entries on the coordination branch."""
     entry = winner.counts
     sql = "SELECT committed FROM entries WHERE problem = ? AND seq = ?"
     if index.query(sql, (entry.problem, entry.seq)) == [(1,)]:
         return
     try:
         with Ledger(repo.workspace, repo, branch=coordination):
-            pass  # leaving it commits what is spooled
+            pass  # the exit of the block commits the spool
     except ConfigurationError as error:
         raise AnswerIsNo(
-            f"the confirmation (seq {entry.seq}) is entered and not yet on {coordination}",
+            f"the confirmation (seq {entry.seq}) is not yet on {coordination}",
             remedy="the running daemon commits it within a minute: try again then",
         ) from error
     except LedgerError as error:
@@ -135,14 +155,21 @@ def _refuse_older(repo: Repo, name: str, winner: MeasuredCandidate) -> None:
     if cited and int(cited[1]) != winner.counts.seq:
         speedup = winner.counts.summary.speedup if winner.counts.summary else None
         raise AnswerIsNo(
-            f"{name} carries the champion of seq {cited[1]}, and a newer champion exists: seq {winner.counts.seq}, "
+            f"{name} has the champion of seq {cited[1]}, and a newer champion exists: seq {winner.counts.seq}, "
             f"{speedup:.3f}x",
-            remedy=f"merge it as it is, or make it anew: `harness pr {winner.counts.problem} --replace`",
+            remedy=f"merge the branch, or replace it: `harness pr {winner.counts.problem} --replace`",
         )
 
 
 def publish(repo: Repo, pull: Pull, remote: str, coordination: str, *, replace: bool = False) -> None:
-    """Push the ledger, then the branch that is proved by it, and open the pull request where there is a way.
+    """Push the ledger and then the win branch, and open the pull request if GitHub's command is installed.
+
+    Args:
+        repo: the workspace's repository.
+        pull: the result of `prepare`; receives remote, URL and notes.
+        remote: name of the remote.
+        coordination: the coordination branch.
+        replace: force the push of the win branch.
 
     Raises:
         RepositoryError: the remote or GitHub's command refused.
@@ -157,43 +184,42 @@ def publish(repo: Repo, pull: Pull, remote: str, coordination: str, *, replace: 
     elif shutil.which("gh") is None:
         pull.notes.append(
             f"open the pull request: {web}/compare/{pull.base}...{pull.branch.name}?expand=1 (with GitHub's command "
-            "`gh` installed this is done for you)"
+            "`gh` installed, `harness pr` opens it)"
         )
     else:
         pull.url = _open(repo, pull, web)
 
 
 def _open(repo: Repo, pull: Pull, web: str) -> str:
-    """The pull request's address: of the one there is, or of a new one."""
-    assert pull.branch is not None  # noqa: S101 - the caller has looked
-    where = ("--repo", web.removeprefix("https://"))
-    seen = _gh(
-        repo, "pr", "view", pull.branch.name, *where, "--json", "url,state", "--jq", 'select(.state=="OPEN").url'
-    )
-    if seen.returncode == 0 and seen.stdout.strip():
-        return seen.stdout.strip()
-    given = ("--base", pull.base, "--head", pull.branch.name, "--title", pull.title, "--body-file", "-")
-    made = _gh(repo, "pr", "create", *where, *given, stdin=pull.body)
-    if made.returncode:
+    """Return the URL of the open pull request; open it if there is none."""
+    assert pull.branch is not None  # noqa: S101 - the caller checks it
+    of_repository = ("--repo", web.removeprefix("https://"))
+    fields = ("--json", "url,state", "--jq", 'select(.state=="OPEN").url')
+    view = _gh(repo, "pr", "view", pull.branch.name, *of_repository, *fields)
+    if view.returncode == 0 and view.stdout.strip():
+        return view.stdout.strip()
+    options = ("--base", pull.base, "--head", pull.branch.name, "--title", pull.title, "--body-file", "-")
+    creation = _gh(repo, "pr", "create", *of_repository, *options, stdin=pull.body)
+    if creation.returncode:
         raise RepositoryError(
-            f"the branch is pushed, and `gh pr create` refused: {' '.join(made.stderr.split())[:400]}",
-            remedy="`gh auth status` says whether you are logged in; `harness pr` again goes on from here",
+            f"the branch is pushed, but `gh pr create` refused: {' '.join(creation.stderr.split())[:400]}",
+            remedy="log in with `gh auth login`, then run `harness pr` again",
         )
-    return made.stdout.strip().splitlines()[-1]
+    return creation.stdout.strip().splitlines()[-1]
 
 
 def _gh(repo: Repo, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
         return subprocess.run(
             ["gh", *arguments],
             cwd=repo.workspace.root,
-            env={**kept, "GH_PROMPT_DISABLED": "1"},
+            env={**environment, "GH_PROMPT_DISABLED": "1"},
             input=stdin,
             capture_output=True,
             text=True,
-            timeout=_GH_S,
+            timeout=_GH_TIMEOUT_S,
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise RepositoryError(f"`gh {' '.join(arguments[:2])}` did not answer within {_GH_S:.0f} s") from error
+        raise RepositoryError(f"`gh {' '.join(arguments[:2])}` did not answer within {_GH_TIMEOUT_S:.0f} s") from error

@@ -1,4 +1,4 @@
-"""The report as one HTML file: the data as JSON, and the page's own style and script, all inside."""
+"""The report as one self-contained HTML file with its data (JSON), style and script."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from harness.model.printable import printable
 
 
 def render(data: dict[str, Any]) -> str:
-    """Return a page that opens from disk and loads nothing from a network."""
+    """Return a page that works from disk and does not use a network."""
     part = {
         "html": page_file("page.html"),
         "css": page_file("page.css"),
@@ -25,13 +25,13 @@ def render(data: dict[str, Any]) -> str:
     page = part["html"].replace("{{title}}", title)
     for name, text in (("css", part["css"]), ("js", part["js"]), ("data", embedded)):
         before, mark, after = page.partition("{{" + name + "}}")
-        assert mark, name  # noqa: S101 - the template is ours
+        assert mark, name  # noqa: S101 - the template belongs to this package
         page = before + text + after
     return page
 
 
 def printable_data(value: Any) -> Any:  # noqa: ANN401 - JSON
-    """Return JSON data with what could steer a terminal or reorder text escaped, in keys and values."""
+    """Return JSON data with control characters escaped, in keys and values."""
     if isinstance(value, str):
         return printable(value, keep_newlines=True)
     if isinstance(value, dict):

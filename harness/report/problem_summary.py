@@ -1,4 +1,4 @@
-"""One problem as the report and the live page show it, from the index alone: numbers, steps and evaluations."""
+"""The summary of one problem for the report and the live page: numbers, steps and evaluations."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from harness.model.judging import JUDGE_PROTOCOL
 from harness.model.verdict import Verdict
 from harness.report.steps import DetailBudget, Json, short, step_rows, step_seqs
 
-_MOST_DOTS = 400
-"""Of a problem's trajectory; more evaluations are thinned out evenly, steps never."""
+_MAX_DOTS = 400
+"""Largest number of dots of a problem's trajectory. More evaluations are thinned out evenly; steps are not."""
 
 
 @dataclass(frozen=True)
 class RunSpan:
-    """Subject of a page."""
+    """The run and target of a page."""
 
     branch: str
     """The coordination branch."""
     run: str
     target: str
     begin: datetime | None
-    """Of the first entry."""
+    """Time of the first entry; None without entries."""
 
 
 @dataclass(frozen=True)
@@ -43,18 +43,29 @@ class EvaluationDot:
     speedup: float | None
     cost_s: float
     current: bool
-    """Of the problem's present form, by the judge protocol that counts."""
+    """True for the problem's present form and the present judge protocol."""
 
 
 def first_and_last_entry(index: Index, run: str, target: str) -> tuple[datetime | None, datetime | None]:
-    """Return the times of a run's first and last entry for a target; None without entries."""
+    """Return the times of a run's first and last entry for a target; (None, None) without entries.
+
+    Args:
+        index: index of the ledger, refreshed by the caller.
+        run: name of the run.
+        target: such as `cpu` or `h200`.
+    """
     times = index.query("SELECT min(at), max(at) FROM entries WHERE run = ? AND target = ?", (run, target))[0]
     first, last = (datetime.fromisoformat(at) if at else None for at in times)
     return first, last
 
 
 def hours_since(begin: datetime | None, at: datetime | str) -> float:
-    """Return the hours from the first entry to a moment; 0 without entries."""
+    """Return the hours from the first entry to a later time.
+
+    Args:
+        begin: time of the first entry; the result is 0 without one.
+        at: the later time; a string in ISO format.
+    """
     moment = datetime.fromisoformat(at) if isinstance(at, str) else at
     return round((moment - begin).total_seconds() / 3600, 4) if begin else 0.0
 
@@ -65,15 +76,15 @@ def evaluation_dots(
     """Return problem -> its evaluations, oldest first.
 
     Args:
-        index: refreshed.
+        index: index of the ledger, refreshed by the caller.
         span: run and target.
         digests: problem -> the digest of its present form.
-        problem: null for all.
+        problem: key of a problem; None for all problems.
     """
-    same = "" if problem is None else " AND problem = :problem"
+    of_problem = "" if problem is None else " AND problem = :problem"
     sql = (
         "SELECT problem, seq, at, verdict, speedup, cost_s, problem_digest, judge_protocol FROM entries "  # noqa: S608
-        f"WHERE kind = 'evaluation' AND run = :run AND target = :target{same} ORDER BY problem, seq"
+        f"WHERE kind = 'evaluation' AND run = :run AND target = :target{of_problem} ORDER BY problem, seq"
     )
     values = {"run": span.run, "target": span.target} | ({} if problem is None else {"problem": problem})
     dots: dict[str, list[EvaluationDot]] = defaultdict(list)
@@ -91,15 +102,15 @@ def problem_summary(
     span: RunSpan,
     budget: DetailBudget,
 ) -> Json:
-    """Return a problem's numbers, steps and evaluations as JSON has them.
+    """Return a problem's numbers, steps and evaluations as JSON.
 
     Args:
-        repo: the workspace's repository; read only where `budget` allows details.
-        index: refreshed.
-        standing: the problem's, for the run and target of `span`.
-        evaluations: the problem's, oldest first.
+        repo: the workspace's repository; read only for details that `budget` allows.
+        index: index of the ledger, refreshed by the caller.
+        standing: of the problem, for the run and target of `span`.
+        evaluations: of the problem, oldest first.
         span: run and target.
-        budget: details of steps.
+        budget: limits the details of steps.
     """
     shown = shown_row(standing)
     measured_again = index.rows(standing.problem, run=span.run, target=span.target, kind="confirmation")
@@ -146,7 +157,7 @@ def problem_summary(
 
 
 def _state(standing: Standing, evaluations: Sequence[EvaluationDot]) -> str:
-    """State of a problem; `outdated`: measured only by an older judge protocol, whose numbers do not count."""
+    """Return the state of a problem; `outdated`: only an older judge protocol, which does not count, measured it."""
     if standing.champion:
         return "confirmed"
     if standing.best:
@@ -157,5 +168,5 @@ def _state(standing: Standing, evaluations: Sequence[EvaluationDot]) -> str:
 
 
 def _thinned(dots: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    stride = math.ceil(len(dots) / _MOST_DOTS) if dots else 1
+    stride = math.ceil(len(dots) / _MAX_DOTS) if dots else 1
     return dots[::stride]

@@ -1,4 +1,4 @@
-"""Does a pull request that merges a kernel say nothing but what the base side's ledger proves? Needs git, no device."""
+"""The check that the ledger on the base branch proves a pull request. It needs git, but no device."""
 
 from __future__ import annotations
 
@@ -31,36 +31,36 @@ from harness.model.weaknesses import weakness_lines
 from harness.report.merge_branches import changed_paths, text_of
 from harness.report.proof_text import ENTRY_TRAILER, proof_text
 
-_LISTED = 5
-_OURS = {
-    f"{LEDGER}/": "the ledger: only the daemon writes it, and a proof is looked up in the base's",
+_MAX_LISTED = 5
+_PROTECTED_PATHS = {
+    f"{LEDGER}/": "the ledger: only the daemon writes it, and a proof uses the ledger of the base",
     "harness/judge/": "the judge that measures every solution",
-    "harness/runner/": "the runner that every solution is measured in",
-    ".github/": "the checks themselves",
-    "COORDINATION.md": "the protocol that agents work by",
-    "harness.yaml": "how this workspace runs and judges",
+    "harness/runner/": "the runner that executes every solution",
+    ".github/": "the checks of pull requests",
+    "COORDINATION.md": "the instructions of agents",
+    "harness.yaml": "the configuration of runs and of the judge",
 }
-"""What a change of such a path would change, for the sentence that refuses it."""
+"""Path -> description of its content, for the error that refuses a change."""
 
 
 @dataclass
 class Proof:
-    """What was found about one range of commits."""
+    """The result of the check of a range of commits."""
 
     base: str
     head: str
     problem: str | None = None
-    """null: the range touches no solution."""
+    """None if the range changes no solution."""
     target: str | None = None
     tree: str | None = None
-    found: MeasuredCandidate | None = None
-    """The ledger's word on the tree."""
+    measured: MeasuredCandidate | None = None
+    """The ledger's entries of the tree."""
     faults: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     @property
     def holds(self) -> bool:
-        """Whether nothing speaks against the merge."""
+        """Return True if the check found no fault."""
         return not self.faults
 
 
@@ -68,101 +68,99 @@ def check_proof(repo: Repo, base: str, head: str, *, ledger: str | None = None) 
     """Check the commits of `head` that `base` does not have.
 
     Args:
-        repo: holds both.
-        base: where the pull request goes: its ledger is believed, once it is seen to be whole.
-        head: what would be merged.
-        ledger: the commit or branch whose ledger counts, where that is not the base's.
+        repo: the repository with both commits.
+        base: the branch or commit to merge into. Its ledger is used after a check that it is complete.
+        head: the branch or commit to merge.
+        ledger: the branch or commit with the ledger; None for `base`.
 
     Raises:
-        RepositoryError: one of them is no commit here, or they have no commit in common.
+        RepositoryError: a name is not a commit of the repository, or the commits have no common ancestor.
     """
     base_commit, head_commit = _commit(repo, base), _commit(repo, head)
     ledger_commit = _commit(repo, ledger) if ledger else base_commit
     _, paths = changed_paths(repo, base_commit, head_commit)
     proof = Proof(base_commit, head_commit)
-    places = sorted({(found.problem, found.target) for path in paths if (found := _solution_of(path))})
-    if len(places) > 1:
-        names = ", ".join(f"{problem} for {target}" for problem, target in places[:_LISTED])
-        proof.faults.append(f"it changes {len(places)} solutions ({names}): one pull request proves one")
-    place = f"{solution_path(*places[0])}/" if places else None
-    proof.faults += _strangers(paths, place)
-    if place is None:
-        proof.notes.append("it touches no solution: there is nothing to prove")
+    solutions = sorted({(solution.problem, solution.target) for path in paths if (solution := _solution_of(path))})
+    if len(solutions) > 1:
+        names = ", ".join(f"{problem} for {target}" for problem, target in solutions[:_MAX_LISTED])
+        proof.faults.append(f"it changes {len(solutions)} solutions ({names}): one pull request proves one solution")
+    directory = f"{solution_path(*solutions[0])}/" if solutions else None
+    proof.faults += _outside_changes(paths, directory)
+    if directory is None:
+        proof.notes.append("it changes no solution: there is nothing to prove")
         return proof
-    proof.problem, proof.target = places[0]
+    proof.problem, proof.target = solutions[0]
     chains = read_chains(repo, ledger_commit)
     proof.faults += _ledger_faults(chains, ledger_commit, proof.problem)
-    proof.tree = repo.tree_of(head_commit, place.rstrip("/"))
+    proof.tree = repo.tree_of(head_commit, directory.rstrip("/"))
     if proof.tree is None:
-        proof.faults.append(f"it removes {place}: a removal has no measurement")
+        proof.faults.append(f"it removes {directory}: a removal has no measurement")
         return proof
     digest = digest_at(repo, base_commit, proof.problem)
     if digest is None:
-        proof.faults.append(f"the base has no problem {proof.problem}: add the problem first, then have it judged")
+        proof.faults.append(f"the base has no problem {proof.problem}: add the problem first, then judge the solution")
         return proof
     _look_up(proof, chains, digest)
-    if proof.found is not None:
-        proof.faults += _word_faults(repo, proof, proof.found)
-        proof.notes += weakness_lines(proof.found.weaknesses)
-        proof.notes += _newer(chains, proof, proof.found)
+    if proof.measured is not None:
+        proof.faults += _message_faults(repo, proof, proof.measured)
+        proof.notes += weakness_lines(proof.measured.weaknesses)
+        proof.notes += _newer(chains, proof, proof.measured)
     return proof
 
 
 def _commit(repo: Repo, name: str) -> str:
-    found = resolve(repo.git, name)
-    if found is None:
-        raise RepositoryError(f"`{name}` is no commit of this repository", remedy="fetch it first: `git fetch`")
-    return found
+    commit = resolve(repo.git, name)
+    if commit is None:
+        raise RepositoryError(f"`{name}` is not a commit of this repository", remedy="fetch it first: `git fetch`")
+    return commit
 
 
 def _solution_of(path: str) -> SolutionPath | None:
-    """The solution that a file belongs to."""
-    found = parse_solution_path(path)
-    return found if found and found.inside else None
+    """Return the solution that a file belongs to; None for other files."""
+    solution = parse_solution_path(path)
+    return solution if solution and solution.inside else None
 
 
-def _strangers(paths: frozenset[str], place: str | None) -> Iterator[str]:
-    """Everything changed outside the one solution directory, in words that say what it would do."""
-    outside = sorted(path for path in paths if place is None or not path.startswith(place))
-    if place is None:
-        outside = [
-            path for path in outside if path.startswith(f"{LEDGER}/")
-        ]  # other pull requests are people's business
+def _outside_changes(paths: frozenset[str], directory: str | None) -> Iterator[str]:
+    """Yield a fault for each kind of change outside the solution directory."""
+    outside = sorted(path for path in paths if directory is None or not path.startswith(directory))
+    if directory is None:  # a pull request without a solution may change everything but the ledger
+        outside = [path for path in outside if path.startswith(f"{LEDGER}/")]
     named: set[str] = set()
-    for prefix, what in _OURS.items():
+    for prefix, description in _PROTECTED_PATHS.items():
         group = [path for path in outside if path.startswith(prefix)]
         named.update(group)
         if group:
-            yield f"it changes {what}: {_list(group)}"
+            yield f"it changes {description}: {_list(group)}"
     for path in outside:
         file = parse_problem_path(path)
         if file and file.inside and path not in named and affects_judging(file.inside):
             named.add(path)
-            yield f"it changes how {file.problem} is judged: {printable(path)} takes part in the problem's digest"
-    others = [path for path in outside if path not in named and not _solution_of(path)]
-    if others:
-        yield f"it changes files outside {place}: {_list(others)}"
+            yield f"it changes how {file.problem} is judged: {printable(path)} is part of the problem's digest"
+    unrelated = [path for path in outside if path not in named and not _solution_of(path)]
+    if unrelated:
+        yield f"it changes files outside {directory}: {_list(unrelated)}"
 
 
 def _list(paths: Sequence[str]) -> str:
-    more = f" and {len(paths) - _LISTED} more" if len(paths) > _LISTED else ""
-    return ", ".join(map(printable, paths[:_LISTED])) + more
+    omitted = f" and {len(paths) - _MAX_LISTED} more" if len(paths) > _MAX_LISTED else ""
+    return ", ".join(map(printable, paths[:_MAX_LISTED])) + omitted
 
 
 def _ledger_faults(chains: Chains, commit: str, problem: str) -> Iterator[str]:
-    """The ledger that is to be believed must be whole, and the problem's own entries must follow from their parts."""
-    for found in chains.breaks[:_LISTED]:
-        at = f" seq {found.seq}" if found.seq is not None else ""
-        yield f"the ledger at {commit[:12]} is broken: {found.file}{at}: {found.message}"
-    if len(chains.breaks) > _LISTED:
-        yield f"and {len(chains.breaks) - _LISTED} more breaks: `harness audit` names them all"
+    """Yield the breaks of the ledger's chains, and the problem's entries that contradict their own parts."""
+    for chain_break in chains.breaks[:_MAX_LISTED]:
+        at = f" seq {chain_break.seq}" if chain_break.seq is not None else ""
+        yield f"the ledger at {commit[:12]} is broken: {chain_break.file}{at}: {chain_break.message}"
+    if len(chains.breaks) > _MAX_LISTED:
+        yield f"and {len(chains.breaks) - _MAX_LISTED} more breaks: `harness audit` prints all"
     try:
         entries = _entries(chains, problem)
     except HarnessError as error:
         yield f"the ledger at {commit[:12]} cannot be read: {error}"
         return
-    for seq, what, _, _ in list(entry_faults(problem, entries))[:_LISTED]:
-        yield f"{ledger_file(problem)} seq {seq} does not follow from its parts: {what}"
+    for seq, fault, _, _ in list(entry_faults(problem, entries))[:_MAX_LISTED]:
+        yield f"{ledger_file(problem)} seq {seq} does not follow from its parts: {fault}"
 
 
 def _entries(chains: Chains, problem: str) -> list[Entry]:
@@ -171,105 +169,110 @@ def _entries(chains: Chains, problem: str) -> list[Entry]:
 
 
 def _look_up(proof: Proof, chains: Chains, digest: str) -> None:
-    """Find the confirmed entry of the tree, or say in one sentence why there is none."""
+    """Set `proof.measured` to the confirmed entry of the tree, or add the reason why there is none to the faults."""
     problem, target, tree = proof.problem or "", proof.target or "", proof.tree or ""
     try:
         entries = _entries(chains, problem)
     except HarnessError:
-        return  # said already
+        return  # `_ledger_faults` reports it
     about = f"{problem} for {target}, tree {tree[:12]}"
-    same = [one for one in entries if one.candidate and one.candidate.tree == tree and one.target == target]
-    judged = [one for one in same if one.kind is EntryKind.EVALUATION]
+    of_tree = [
+        entry for entry in entries if entry.candidate and entry.candidate.tree == tree and entry.target == target
+    ]
+    judged = [entry for entry in of_tree if entry.kind is EntryKind.EVALUATION]
     if not judged:
         proof.faults.append(f"the ledger has no entry of {about}: {_elsewhere(chains, tree)}")
         return
-    current = [one for one in judged if one.problem_digest == digest]
+    current = [entry for entry in judged if entry.problem_digest == digest]
     if not current:
         proof.faults.append(
             f"the entry of {about} is stale: seq {judged[-1].seq} judged a form of the problem with digest "
             f"{judged[-1].problem_digest[:23]}…, and the base has {digest[:23]}…"
         )
         return
-    passed = [one for one in current if one.verdict is Verdict.PASSED]
+    passed = [entry for entry in current if entry.verdict is Verdict.PASSED]
     if not passed:
         last = current[-1]
         proof.faults.append(f"{about} did not pass: seq {last.seq} is {last.verdict}: {last.reason}")
         return
-    seqs = {one.seq: one for one in passed}
-    confirmations = [one for one in same if one.kind is EntryKind.CONFIRMATION and one.cites in seqs]
+    seqs = {entry.seq: entry for entry in passed}
+    confirmations = [entry for entry in of_tree if entry.kind is EntryKind.CONFIRMATION and entry.cites in seqs]
     if not confirmations:
         proof.faults.append(f"{about} has no confirmation: seq {passed[-1].seq} is its only measurement")
         return
     best = max(confirmations, key=rank)
     if not counts(best) or not is_new_champion(best, None):
-        proof.faults.append(f"the confirmation of {about} {_why_it_proves_nothing(best)}")
+        proof.faults.append(f"the confirmation of {about} {_insufficiency(best)}")
         return
     documents = {document.seq: document for document in chains.documents[ledger_file(problem)]}
     evaluation = seqs[best.cites or 0]
     baseline = next((entry for entry in entries if entry.seq == evaluation.cites), None)
-    proof.found = MeasuredCandidate(evaluation, best, documents[best.seq].hash, baseline)
+    proof.measured = MeasuredCandidate(evaluation, best, documents[best.seq].hash, baseline)
 
 
-def _why_it_proves_nothing(confirmation: Entry) -> str:
-    """The rest of a sentence about a confirmation that does not make a champion."""
+def _insufficiency(confirmation: Entry) -> str:
+    """Return the predicate of a sentence about a confirmation that does not make a champion."""
     if not counts(confirmation):
         doubt = protocol_doubt(confirmation.judge_protocol)
-        return f"is {doubt}: seq {confirmation.seq}; have it measured again: `harness start`"
-    low = confirmation.speedup_ci95_low
-    said = f"a lower bound of {low:.3f}x" if low is not None else f"{confirmation.verdict}: {confirmation.reason}"
-    return f"shows no speed-up: seq {confirmation.seq} has {said}"
+        return f"is {doubt}: seq {confirmation.seq}; measure it again: `harness start`"
+    speedup_ci95_low = confirmation.speedup_ci95_low
+    result = (
+        f"a lower bound of {speedup_ci95_low:.3f}x"
+        if speedup_ci95_low is not None
+        else f"{confirmation.verdict}: {confirmation.reason}"
+    )
+    return f"shows no speed-up: seq {confirmation.seq} has {result}"
 
 
 def _elsewhere(chains: Chains, tree: str) -> str:
-    """Where a tree that was not judged for this problem was judged, if anywhere."""
-    wanted = f'tree: "{tree}"'.encode()
+    """Return the problem and target for which a tree was judged instead."""
+    pattern = f'tree: "{tree}"'.encode()
 
     def places() -> Iterator[tuple[str, Document]]:
         for file, documents in chains.documents.items():
             if parse_ledger_file(file):
-                yield from ((file, document) for document in documents if wanted in document.raw)
+                yield from ((file, document) for document in documents if pattern in document.raw)
 
-    found = next(places(), None)
-    if found is None:
-        return "this exact solution was never judged; was it edited after its measurement?"
-    entry = parse_entry(found[1].raw, found[0])
-    return f"it was judged for {entry.problem} on {entry.target} (seq {entry.seq}), not here"
+    first_place = next(places(), None)
+    if first_place is None:
+        return "this exact solution was not judged; it may have been edited after its measurement"
+    file, document = first_place
+    entry = parse_entry(document.raw, file)
+    return f"it was judged for {entry.problem} on {entry.target} (seq {entry.seq}) instead"
 
 
-def _word_faults(repo: Repo, proof: Proof, found: MeasuredCandidate) -> Iterator[str]:
-    """A commit that cites the ledger must say exactly what the ledger says."""
+def _message_faults(repo: Repo, proof: Proof, measured: MeasuredCandidate) -> Iterator[str]:
+    """Yield a fault for each commit that cites the ledger and whose message differs from the proof."""
     log = repo.git.run("rev-list", "--no-merges", f"{proof.base}..{proof.head}", "--").text.split()
     citing = {commit: text for commit in log if f"{ENTRY_TRAILER}:" in (text := text_of(repo, commit))}
     if not citing:
-        proof.notes.append("no commit message carries the proof: the ledger's table below is what counts")
-    wanted = _lines(proof_text(found))
+        proof.notes.append("no commit message contains the proof: the table of the ledger counts")
+    proof_lines = _lines(proof_text(measured))
     for commit, text in citing.items():
-        said = _lines(text)
-        start = next((at for at in range(len(said)) if said[at : at + 1] == wanted[:1]), None)
-        if start is not None and said[start : start + len(wanted)] == wanted:
+        lines = _lines(text)
+        start = next((at for at in range(len(lines)) if lines[at : at + 1] == proof_lines[:1]), None)
+        if start is not None and lines[start : start + len(proof_lines)] == proof_lines:
             continue
-        missing = next(line for line in wanted if line not in said) if set(wanted) - set(said) else wanted[0]
-        yield (
-            f"commit {commit[:12]} says something else than the ledger (seq {found.counts.seq}), which has: {missing}"
-        )
+        missing = next((line for line in proof_lines if line not in lines), proof_lines[0])
+        yield f"commit {commit[:12]} differs from the ledger (seq {measured.counts.seq}), which has: {missing}"
 
 
 def _lines(text: str) -> list[str]:
     return [line.rstrip() for line in text.splitlines() if line.strip()]
 
 
-def _newer(chains: Chains, proof: Proof, found: MeasuredCandidate) -> Iterator[str]:
-    """A better champion of the same problem, which a person may want instead."""
-    entries = [one for one in _entries(chains, proof.problem or "") if one.target == proof.target]
+def _newer(chains: Chains, proof: Proof, measured: MeasuredCandidate) -> Iterator[str]:
+    """Yield a note on a better champion of the same problem."""
+    entries = [entry for entry in _entries(chains, proof.problem or "") if entry.target == proof.target]
     rivals = [
-        one
-        for one in entries
-        if one.kind is EntryKind.CONFIRMATION
-        and one.problem_digest == found.counts.problem_digest
-        and one.candidate
-        and one.candidate.tree != proof.tree
-        and counts(one)
-        and is_new_champion(one, found.counts)
+        entry
+        for entry in entries
+        if entry.kind is EntryKind.CONFIRMATION
+        and entry.problem_digest == measured.counts.problem_digest
+        and entry.candidate
+        and entry.candidate.tree != proof.tree
+        and counts(entry)
+        and is_new_champion(entry, measured.counts)
     ]
     if rivals:
         best = max(rivals, key=rank)

@@ -1,6 +1,6 @@
-"""The proof in words: what a win branch's commit and pull request say, derived from the ledger alone.
+"""The text of a win branch's commit and pull request, derived from the ledger only.
 
-The same entries always give the same text, so that `harness proof` can make it again and compare.
+The same entries always give the same text, because `harness proof` generates it again and compares.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ _TABLE = ("workload", "latency us", "baseline us", "by", "speed-up", "95 % inter
 
 
 def subject(winner: MeasuredCandidate) -> str:
-    """The commit's first line and the pull request's title."""
+    """Return the first line of the commit, which is also the title of the pull request."""
     entry = winner.counts
     return f"Make {entry.problem} {_speedup(entry)}{weakness_mark(winner.weaknesses)} as fast on {entry.target}"
 
 
 def proof_text(winner: MeasuredCandidate) -> str:
-    """The whole proof as Markdown, ending in trailers that name the entry and its hash."""
+    """Return the proof as Markdown; it ends with trailers that name the entry and its hash."""
     entry, evaluation = winner.counts, winner.evaluation
-    low, high = _interval(entry)
+    speedup_ci95_low, speedup_ci95_high = _interval(entry)
     measured = "second, fresh measurement" if winner.confirmation else "only measurement"
     lines = [
         (
             f"The judge measured {_speedup(entry)}{weakness_mark(winner.weaknesses)} the fastest baseline's speed "
-            f"over {len(entry.workloads)} workloads (geometric mean; 95 % interval {low} to {high}), in a "
-            f"{measured} of this very tree."
+            f"over {len(entry.workloads)} workloads (geometric mean; 95 % interval {speedup_ci95_low} to "
+            f"{speedup_ci95_high}), in a {measured} of this very tree."
         ),
         "",
         workload_table(entry),
@@ -43,9 +43,10 @@ def proof_text(winner: MeasuredCandidate) -> str:
         f"    {reproduce(entry)}",
         "",
     ]
-    known = doubts(winner)
-    if known:
-        lines += ["Known about it:", "", *(f"- {markdown_text(doubt, keep_code=True)}" for doubt in known), ""]
+    doubts_of_winner = doubts(winner)
+    if doubts_of_winner:
+        items = (f"- {markdown_text(doubt, keep_code=True)}" for doubt in doubts_of_winner)
+        lines += ["Known about it:", "", *items, ""]
     candidate = evaluation.candidate
     trailers = [
         f"{ENTRY_TRAILER}: {ledger_file(entry.problem)} seq {entry.seq} {winner.hash}",
@@ -60,30 +61,31 @@ def proof_text(winner: MeasuredCandidate) -> str:
 
 
 def message(winner: MeasuredCandidate) -> str:
-    """The whole message of a win branch's commit."""
+    """Return the complete message of a win branch's commit."""
     return f"{subject(winner)}\n\n{proof_text(winner)}\n"
 
 
 def reproduce(entry: Entry) -> str:
-    """The command that measures a merged or checked out solution again."""
+    """Return the command that measures a merged or checked-out solution again."""
     device = "cpu" if entry.target == "cpu" else "cuda"
     return f"harness evaluate {solution_path(entry.problem, entry.target)} --device {device}"
 
 
 def workload_table(entry: Entry) -> str:
-    """One line a workload, as Markdown."""
-    rows = [_TABLE, tuple("---" for _ in _TABLE), *(_cells(one) for one in entry.workloads)]
+    """Return a Markdown table with a line per workload."""
+    rows = [_TABLE, tuple("---" for _ in _TABLE), *(_cells(workload) for workload in entry.workloads)]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def device_lines(entry: Entry) -> list[str]:
-    """Where and with what it was measured, a Markdown list item each."""
+    """Return Markdown list items that name the device, the environment and the judge of an entry."""
     device = entry.device.model_dump(exclude_none=True) if entry.device else {}
     environment = entry.environment.model_dump(exclude_none=True) if entry.environment else {}
-    others = ", ".join(f"{name} {value}" for name, value in sorted(device.items()) if name not in {"name", "id"})
+    device_facts = ", ".join(f"{name} {value}" for name, value in sorted(device.items()) if name not in {"name", "id"})
     software = ", ".join(f"{name} {value}" for name, value in environment.items() if name != "judge")
+    device_name = f"{device.get('name', 'unknown')} ({device.get('id', '?')})"
     lines = [
-        f"device: {device.get('name', 'unknown')} ({device.get('id', '?')}){f'; {others}' if others else ''}",
+        f"device: {device_name}{f'; {device_facts}' if device_facts else ''}",
         f"environment: {software or 'unknown'}",
         f"judge: {environment.get('judge', 'unknown')}; trust: {entry.trust}; at {entry.at}",
     ]
@@ -114,5 +116,5 @@ def _speedup(entry: Entry) -> str:
 
 
 def _interval(entry: Entry) -> tuple[str, str]:
-    found = entry.summary.speedup_ci95 if entry.summary else None
-    return (f"{found[0]:.3f}", f"{found[1]:.3f}") if found else ("?", "?")
+    speedup_ci95 = entry.summary.speedup_ci95 if entry.summary else None
+    return (f"{speedup_ci95[0]:.3f}", f"{speedup_ci95[1]:.3f}") if speedup_ci95 else ("?", "?")

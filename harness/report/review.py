@@ -1,4 +1,4 @@
-"""What a person needs to judge one candidate: collected from the ledger, git and the lessons."""
+"""The facts for a review of one candidate, from the ledger, git and the lessons."""
 
 from __future__ import annotations
 
@@ -37,9 +37,10 @@ from harness.model.verdict import EntryKind
 from harness.report.merge_branches import diff
 
 _COMPARED = re.compile(r"(?:==|!=|<=|>=|<|>|\bcase)\s*\(?(\d{2,})\b|\b(\d{2,})\s*(?:==|!=)")
-_TRIED = 12
-_CURSE = 0.03
-"""A confirmation so much below its evaluation is worth a word: the evaluation was lucky."""
+_MAX_ATTEMPTS = 12
+_SHOWN_DECREASE = 0.03
+"""A confirmation that is lower than its evaluation by more than this share gets a warning: selection of the best of
+many evaluations favours high noise."""
 
 
 @dataclass(frozen=True)
@@ -51,13 +52,24 @@ class Attempt:
     worker: str | None
     verdict: str | None
     speedup: float | None
-    what: str
-    """Its commit's subject, or why it failed."""
+    description: str
+    """The subject of its commit, or the reason why it failed."""
+
+    def row(self) -> dict[str, object]:
+        """Return the attempt as `harness review --json` prints it."""
+        return {
+            "seq": self.seq,
+            "at": self.at,
+            "worker": self.worker,
+            "verdict": self.verdict,
+            "speedup": self.speedup,
+            "what": self.description,
+        }
 
 
 @dataclass
 class Review:
-    """One candidate against the solution that stands on the main branch."""
+    """A candidate and the present solution on the main branch."""
 
     problem: str
     target: str
@@ -66,11 +78,11 @@ class Review:
     branch: str | None
     digest: str
     base: str
-    """The commit that it is compared with."""
+    """The commit with the present solution."""
     present_tree: str | None
     measured: MeasuredCandidate | None
     present: MeasuredCandidate | None
-    """What the ledger says of the solution that stands now."""
+    """The ledger's entries of the present solution."""
     diff: str
     provenance: dict[str, str]
     warnings: list[str] = field(default_factory=list)
@@ -78,60 +90,62 @@ class Review:
     lessons: list[str] = field(default_factory=list)
 
 
-def review(repo: Repo, index: Index, what: str, *, base: str, target: str, run: str) -> Review:
-    """Collect everything about a candidate.
+def review(repo: Repo, index: Index, problem_or_branch: str, *, base: str, target: str, run: str) -> Review:
+    """Collect the facts about a candidate.
 
     Args:
         repo: the workspace's repository.
-        index: refreshed.
-        what: a problem (its champion, or else its best evaluation), a branch of an agent or `win/…`.
-        base: the branch that it would be merged into.
-        target: whose solution.
-        run: whose champion, where a problem is named.
+        index: index of the ledger, refreshed by the caller.
+        problem_or_branch: a problem (for its champion, or else its best evaluation), an agent's branch, or `win/…`.
+        base: the branch to merge into.
+        target: such as `cpu` or `h200`.
+        run: the run of the champion, if a problem is named.
 
     Raises:
-        ConfigurationError: neither a problem nor such a branch.
+        ConfigurationError: the name is neither a problem nor such a branch.
         AnswerIsNo: the problem has no candidate that passed.
     """
     tip = repo.tip(base)
-    branch = what if resolve(repo.git, f"refs/heads/{what}") and repo.read(tip, _definition(what)) is None else None
-    problem = _problem_of(branch) if branch else what
+    is_branch = resolve(repo.git, f"refs/heads/{problem_or_branch}") is not None
+    branch = problem_or_branch if is_branch and repo.read(tip, _definition(problem_or_branch)) is None else None
+    problem = _problem_of(branch) if branch else problem_or_branch
     digest = digest_at(repo, tip, problem)
     if digest is None:
         raise ConfigurationError(
-            f"`{what}` is neither a problem on {base} nor a branch here", remedy="harness problems list"
+            f"`{problem_or_branch}` is neither a problem on {base} nor a local branch", remedy="harness problems list"
         )
-    place = solution_path(problem, target)
+    path = solution_path(problem, target)
     if branch:
         commit = repo.tip(branch)
-        tree = repo.tree_of(commit, place)
+        tree = repo.tree_of(commit, path)
         if tree is None:
-            raise AnswerIsNo(f"{branch} has no solution for {target}", remedy="say which target with --target")
-        found = measured(index, problem, tree, target)
+            raise AnswerIsNo(f"{branch} has no solution for {target}", remedy="select the target with --target")
+        candidate = measured(index, problem, tree, target)
     else:
-        found = champion(index, problem, digest, target, run) or _best(index, problem, digest, target, run)
-        found = found or _history(index, problem, digest, target, run)
-        if found is None or found.evaluation.candidate is None:
+        candidate = champion(index, problem, digest, target, run) or _best(index, problem, digest, target, run)
+        candidate = candidate or _outdated(index, problem, digest, target, run)
+        if candidate is None or candidate.evaluation.candidate is None:
             raise AnswerIsNo(
                 f"{problem} has no candidate for {target} that passed in run {run}",
-                remedy=f"`harness log {problem}` shows what was tried",
+                remedy=f"`harness log {problem}` shows its attempts",
             )
-        commit, tree = found.evaluation.candidate.commit, found.tree
-    present_tree = repo.tree_of(tip, place)
-    made = repo.commit(commit) if repo.has_object(commit) else None
+        commit, tree = candidate.evaluation.candidate.commit, candidate.tree
+    present_tree = repo.tree_of(tip, path)
+    commit_info = repo.commit(commit) if repo.has_object(commit) else None
     result = Review(
         problem=problem,
         target=target,
         commit=commit,
         tree=tree,
-        branch=branch or (found.evaluation.candidate.branch if found and found.evaluation.candidate else None),
+        branch=branch
+        or (candidate.evaluation.candidate.branch if candidate and candidate.evaluation.candidate else None),
         digest=digest,
         base=tip,
         present_tree=present_tree,
-        measured=found,
+        measured=candidate,
         present=measured(index, problem, present_tree, target) if present_tree else None,
         diff=diff(repo, present_tree, tree) if repo.has_object(tree) and tree != present_tree else "",
-        provenance=_provenance(found, made),
+        provenance=_provenance(candidate, commit_info),
     )
     result.warnings = list(_warnings(repo, index, result))
     result.attempts = _attempts(repo, index, result)
@@ -147,14 +161,14 @@ def _problem_of(branch: str) -> str:
     parts = parse_agent_branch(branch) or parse_merge_branch(branch)
     if parts is None:
         raise ConfigurationError(
-            f"`{branch}` is no branch of an agent and no win branch: which problem is meant?",
+            f"`{branch}` is neither an agent's branch nor a win branch, so its problem is not known",
             remedy=f"name the problem, or a branch {AGENT_BRANCH_FORM}",
         )
     return parts.problem
 
 
 def _best(index: Index, problem: str, digest: str, target: str, run: str) -> MeasuredCandidate | None:
-    """The fastest that passed and was not confirmed."""
+    """Return the fastest candidate that passed, confirmed or not."""
     rows = index.rows(problem, target=target, run=run, kind=str(EntryKind.EVALUATION))
     passed = [row for row in rows if row.problem_digest == digest and row.verdict == "PASSED" and row.speedup]
     passed = [row for row in passed if counts(row)]
@@ -162,63 +176,64 @@ def _best(index: Index, problem: str, digest: str, target: str, run: str) -> Mea
     return measured_by(index, best) if best else None
 
 
-def _history(index: Index, problem: str, digest: str, target: str, run: str) -> MeasuredCandidate | None:
-    """The best by an older judge protocol, which is still to be measured again."""
+def _outdated(index: Index, problem: str, digest: str, target: str, run: str) -> MeasuredCandidate | None:
+    """Return the best candidate by an older judge protocol, which must be measured again."""
     (standing,) = standings(index, [problem], target, run)
     rows = [row for row in standing.outdated if row.problem_digest == digest]
     return measured_by(index, rows[0]) if rows else None
 
 
-def _provenance(found: MeasuredCandidate | None, made: Commit | None) -> dict[str, str]:
-    """Who made it, with which model, at what cost: the entry's word and the commit's trailers."""
-    known = {}
-    if found and found.evaluation.candidate:
-        known = {"Worker": found.evaluation.candidate.worker, "Run": found.evaluation.run}
-    trailers = {name: value for name, value in (made.trailers if made else {}).items() if value not in {"", "none"}}
-    spent = found.evaluation.cost if found else None
-    judged = {"Judged in": f"{spent.build_s + spent.judge_s:.1f} s"} if spent else {}
-    return {**known, **trailers, **judged, **({"Subject": made.subject} if made else {})}
+def _provenance(candidate: MeasuredCandidate | None, commit: Commit | None) -> dict[str, str]:
+    """Return worker, run, model and cost of a candidate, from its entry and the trailers of its commit."""
+    origin = {}
+    if candidate and candidate.evaluation.candidate:
+        origin = {"Worker": candidate.evaluation.candidate.worker, "Run": candidate.evaluation.run}
+    trailers = {name: value for name, value in (commit.trailers if commit else {}).items() if value not in {"", "none"}}
+    cost = candidate.evaluation.cost if candidate else None
+    judged = {"Judged in": f"{cost.build_s + cost.judge_s:.1f} s"} if cost else {}
+    return {**origin, **trailers, **judged, **({"Subject": commit.subject} if commit else {})}
 
 
-def _warnings(repo: Repo, index: Index, this: Review) -> Iterator[str]:
-    found = this.measured
-    if found is None:
-        yield "the ledger has no entry of this tree: it was never judged"
+def _warnings(repo: Repo, index: Index, reviewed: Review) -> Iterator[str]:
+    candidate = reviewed.measured
+    if candidate is None:
+        yield "the ledger has no entry of this tree: it was not judged"
     else:
-        yield from doubts(found)
-        if found.counts.problem_digest != this.digest:
+        yield from doubts(candidate)
+        if candidate.counts.problem_digest != reviewed.digest:
             yield "the entry is stale: the problem has changed since it was judged"
-        if found.confirmation is None:
-            yield "not confirmed: this is its only measurement, and the best of many is partly luck"
-        elif _below(found) > _CURSE:
-            yield f"the confirmation came out {_below(found):.1%} below the evaluation: the evaluation was lucky"
-        rival = unconfirmed_better(index, found) if found.confirmation else None
+        if candidate.confirmation is None:
+            yield "not confirmed: this is its only measurement, and the best of many measurements is partly noise"
+        elif _decrease(candidate) > _SHOWN_DECREASE:
+            decrease = f"{_decrease(candidate):.1%}"
+            yield f"the confirmation is {decrease} below the evaluation: the evaluation had favourable noise"
+        rival = unconfirmed_better(index, candidate) if candidate.confirmation else None
         if rival is not None:
             yield f"seq {rival.seq} by {rival.worker} measured {rival.speedup:.3f}x and awaits its confirmation"
-    if this.tree == this.present_tree:
-        yield "this is the solution that stands on the main branch already"
-    if not repo.has_object(this.tree):
-        yield "the candidate's tree is not in this repository: no diff can be shown"
+    if reviewed.tree == reviewed.present_tree:
+        yield "the main branch already has this solution"
+    if not repo.has_object(reviewed.tree):
+        yield "the candidate's tree is not in this repository: no diff is available"
         return
-    yield from _special_cases(repo, this)
+    yield from _special_cases(repo, reviewed)
 
 
-def _below(found: MeasuredCandidate) -> float:
-    """How much lower the confirmation is than the evaluation, as a share."""
-    first, second = found.evaluation.summary, found.confirmation.summary if found.confirmation else None
+def _decrease(candidate: MeasuredCandidate) -> float:
+    """Return the decrease from the evaluation's speed-up to the confirmation's, as a share."""
+    first, second = candidate.evaluation.summary, candidate.confirmation.summary if candidate.confirmation else None
     if not first or not second or not first.speedup or not second.speedup:
         return 0.0
     return 1 - second.speedup / first.speedup
 
 
-def _special_cases(repo: Repo, this: Review) -> Iterator[str]:
-    """Comparisons of the sources with sizes that only the workloads name: fast paths for what is measured."""
-    sizes = _sizes(repo, this)
+def _special_cases(repo: Repo, reviewed: Review) -> Iterator[str]:
+    """Yield a warning for each source that compares with sizes of the workloads: it may special-case them."""
+    sizes = _sizes(repo, reviewed)
     hits: dict[str, list[int]] = {}
-    listing = repo.git.run("ls-tree", "-r", "-z", "--name-only", this.tree).text.split("\0")
+    listing = repo.git.run("ls-tree", "-r", "-z", "--name-only", reviewed.tree).text.split("\0")
     for name in filter(None, listing):
-        text = repo.git.run("cat-file", "blob", f"{this.tree}:{name}").stdout.decode(errors="replace")
-        literals = {int(one or other) for one, other in _COMPARED.findall(text)}
+        text = repo.git.run("cat-file", "blob", f"{reviewed.tree}:{name}").stdout.decode(errors="replace")
+        literals = {int(right or left) for right, left in _COMPARED.findall(text)}
         if literals & sizes:
             hits[name] = sorted(literals & sizes)
     for name, numbers in hits.items():
@@ -226,9 +241,9 @@ def _special_cases(repo: Repo, this: Review) -> Iterator[str]:
         yield f"{name} compares with {shown}, sizes of the workloads: shapes may be special-cased"
 
 
-def _sizes(repo: Repo, this: Review) -> set[int]:
-    file = f"{problem_path(this.problem)}/{WORKLOADS_NAME}"
-    text = (repo.read(this.base, file) or b"").decode(errors="replace")
+def _sizes(repo: Repo, reviewed: Review) -> set[int]:
+    file = f"{problem_path(reviewed.problem)}/{WORKLOADS_NAME}"
+    text = (repo.read(reviewed.base, file) or b"").decode(errors="replace")
     sizes = set()
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
@@ -241,26 +256,26 @@ def _sizes(repo: Repo, this: Review) -> set[int]:
     return sizes
 
 
-def _attempts(repo: Repo, index: Index, this: Review) -> list[Attempt]:
-    """The evaluations before this one, the newest first."""
-    until = this.measured.evaluation.seq if this.measured else 10**12
-    rows = index.rows(this.problem, target=this.target, kind=str(EntryKind.EVALUATION))
-    before = [row for row in rows if row.seq < until][-_TRIED:]
+def _attempts(repo: Repo, index: Index, reviewed: Review) -> list[Attempt]:
+    """Return the evaluations before the reviewed one, the newest first."""
+    until = reviewed.measured.evaluation.seq if reviewed.measured else 10**12
+    rows = index.rows(reviewed.problem, target=reviewed.target, kind=str(EntryKind.EVALUATION))
+    before = [row for row in rows if row.seq < until][-_MAX_ATTEMPTS:]
     return [_attempt(repo, row) for row in reversed(before)]
 
 
 def _attempt(repo: Repo, row: Row) -> Attempt:
-    what = row.reason or ""
-    if not what and row.commit and repo.has_object(row.commit):
-        what = repo.commit(row.commit).subject
+    description = row.reason or ""
+    if not description and row.commit and repo.has_object(row.commit):
+        description = repo.commit(row.commit).subject
     if not counts(row):
-        what = f"(judge protocol {row.judge_protocol}) {what}"
-    return Attempt(row.seq, row.at, row.worker, row.verdict, row.speedup, what)
+        description = f"(judge protocol {row.judge_protocol}) {description}"
+    return Attempt(row.seq, row.at, row.worker, row.verdict, row.speedup, description)
 
 
 def _lessons(repo: Repo, problem: str) -> list[str]:
-    """What workers noted about the problem, the newest first."""
+    """Return the workers' notes on the problem, the newest first."""
     file = lessons_file(problem)
     records = read_records(repo.workspace, repo, file)
     lines = [f"{record.get('worker', '?')}: {record.get('text', '')}" for record in reversed(records)]
-    return list(dict.fromkeys(lines))[:_TRIED]
+    return list(dict.fromkeys(lines))[:_MAX_ATTEMPTS]

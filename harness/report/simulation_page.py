@@ -19,7 +19,7 @@ _BY_HOURS = "Geometric mean of the speed-ups; the dashed line is half of the bud
 
 
 def render_simulation(data: Json) -> str:
-    """Return the page.
+    """Return the HTML page.
 
     Args:
         data: `settings` (of the simulation, as JSON), `seeds` (a text), `shipped` (name of a policy), `published` (the
@@ -50,7 +50,14 @@ def render_simulation(data: Json) -> str:
 
 
 def _tile(world: Json, data: Json) -> str:
-    outcome = next((one for one in world["outcomes"] if one["policy"] == data["shipped"]), world["outcomes"][0])
+    outcome = next(
+        (
+            outcome_of_policy
+            for outcome_of_policy in world["outcomes"]
+            if outcome_of_policy["policy"] == data["shipped"]
+        ),
+        world["outcomes"][0],
+    )
     interval = outcome["ratio_half_ci95"]
     shown = " [{:.3f}, {:.3f}]".format(*interval) if interval else ""
     return (
@@ -124,12 +131,12 @@ def _chart(
     outcomes: Sequence[Json], column: str, unit: str, label: str, mark: float | None, *, scale: float = 1.0
 ) -> str:
     """Return a line chart as SVG: one line for each policy, logarithmic in the speed-up."""
-    most: float = max(point[0] for outcome in outcomes for point in outcome[column]) * scale
+    max_cost: float = max(point[0] for outcome in outcomes for point in outcome[column]) * scale
     top: float = max(1.05, *(point[1] for outcome in outcomes for point in outcome[column]))
     right, bottom = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
 
     def x(cost: float) -> float:
-        return _LEFT + cost / most * (right - _LEFT)
+        return _LEFT + cost / max_cost * (right - _LEFT)
 
     def y(speedup: float) -> float:
         return bottom - math.log(speedup) / math.log(top) * (bottom - _TOP)
@@ -142,7 +149,7 @@ def _chart(
         parts.append(f'<line class="{kind}" x1="{_LEFT}" x2="{right}" y1="{y(value):.1f}" y2="{y(value):.1f}"/>')
         parts.append(f'<text x="{_LEFT - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{value:.3g}{_TIMES}</text>')
     for number in range(5):
-        cost = most * number / 4
+        cost = max_cost * number / 4
         anchor = "end" if number == 4 else "middle"
         parts.append(f'<text x="{x(cost):.1f}" y="{bottom + 17}" text-anchor="{anchor}">{cost:,.0f}</text>')
     parts.append(f'<text x="{right}" y="{bottom + 34}" text-anchor="end">{unit}</text>')

@@ -1,7 +1,7 @@
-"""The steps of one problem as the report shows them: numbers, workloads, and what changed in the sources.
+"""The steps of one problem for the report: numbers, workloads, and the diff of the sources.
 
-A step is a gain, or an evaluation whose confirmation made it the champion: the confirmation counts, so that a champion
-need not be a gain by its evaluation.
+A step is a gain, or an evaluation whose confirmation made it the champion. The confirmation decides, so the evaluation
+of a champion need not be a gain.
 """
 
 from __future__ import annotations
@@ -19,37 +19,39 @@ from harness.model.paths import solution_path
 from harness.report.merge_branches import diff
 
 _DIFF_LINES = 160
-"""Of one gain; the rest is counted, and the page names the command that shows it."""
+"""Lines of a step's diff that are shown; the page counts the others and names the command that shows them."""
 _DETAIL_CHARACTERS = 1_200_000
-"""Workloads and differences of all steps of a page together, so that a page of a large run stays below 3 MB."""
+"""Characters of the workloads and diffs of all steps of a page, so that the page of a large run is below 3 MB."""
 _DETAILED_STEPS = 600
-"""With workloads and difference, of all problems of a page together: reading a step's entry takes 2 ms and more."""
-_LEAST_STEPS = 3
-"""With workloads and difference, of each problem."""
+"""Steps with workloads and diff on a page: reading the entry of a step takes at least 2 ms."""
+_MIN_DETAILED_STEPS = 3
+"""Least number of steps with workloads and diff for each problem."""
 
 Json = dict[str, Any]
 
 
 NO_DETAILS: Json = {"subject": None, "workloads": None, "diff": None, "more_lines": 0, "compared": None}
-"""Of a step without details."""
+"""The fields of a step without details."""
 
 
 @dataclass
 class DetailBudget:
-    """Largest number of details for the steps of one problem."""
+    """Limits of the details of one problem's steps."""
 
     left: int
-    """In characters."""
+    """Remaining characters."""
     steps: int
-    """So many of the newest steps."""
+    """Number of the newest steps with details."""
 
     @classmethod
     def per_problem(cls, problems: int) -> DetailBudget:
         """Return one problem's share of the page."""
-        return cls(_DETAIL_CHARACTERS // max(1, problems), max(_LEAST_STEPS, _DETAILED_STEPS // max(1, problems)))
+        return cls(
+            _DETAIL_CHARACTERS // max(1, problems), max(_MIN_DETAILED_STEPS, _DETAILED_STEPS // max(1, problems))
+        )
 
     def allows(self, characters: int) -> bool:
-        """Return whether so many more characters fit, and count them if they do."""
+        """Return True if the remaining characters suffice, and subtract the given number."""
         if characters > self.left:
             return False
         self.left -= characters
@@ -60,13 +62,13 @@ def step_seqs(index: Index, standing: Standing, confirmations: Mapping[int, Row]
     """Return the seq of each evaluation that is a gain or was a champion, oldest first.
 
     Args:
-        index: refreshed.
-        standing: the problem's, for one target and run.
+        index: index of the ledger, refreshed by the caller.
+        standing: of the problem, for one target and run.
         confirmations: seq of an evaluation -> its latest confirmation.
-        run: the run.
+        run: name of the run.
     """
-    crowned = {row.cites for row in index.rows(standing.problem, run=run, kind="champion")}
-    champions = {seq for seq, row in confirmations.items() if row.seq in crowned}
+    cited = {row.cites for row in index.rows(standing.problem, run=run, kind="champion")}
+    champions = {seq for seq, row in confirmations.items() if row.seq in cited}
     return sorted({gain.seq for gain in standing.gains} | champions)
 
 
@@ -81,15 +83,15 @@ def step_rows(
 ) -> list[Json]:
     """Return the steps of a problem, oldest first.
 
-    The newest have workloads and differences, as far as the budget goes.
+    The newest steps have workloads and diffs, within the budget.
 
     Args:
         repo: the workspace's repository.
-        index: refreshed.
-        standing: the problem's.
+        index: index of the ledger, refreshed by the caller.
+        standing: of the problem.
         rows: the evaluations, oldest first.
         confirmations: seq of an evaluation -> its latest confirmation.
-        branch: the coordination branch; the first step is compared with what it held when the work began.
+        branch: the coordination branch; the first step is compared with its solution at the merge base.
         budget: of this problem.
     """
     steps = [_step(standing, row, confirmations.get(row.seq)) for row in rows]
@@ -116,15 +118,18 @@ def _step(standing: Standing, row: Row, confirmation: Row | None) -> Json:
 
 
 def _numbers(row: Row) -> Json:
-    low, high = short(row.speedup_ci95_low), short(row.speedup_ci95_high)
-    return {"speedup": short(row.speedup), "low": low, "high": high}
+    return {
+        "speedup": short(row.speedup),
+        "low": short(row.speedup_ci95_low),
+        "high": short(row.speedup_ci95_high),
+    }
 
 
 def _details(repo: Repo, index: Index, row: Row, before: Row | None, branch: str, budget: DetailBudget) -> Json:
     details = dict(NO_DETAILS)
     entry = index.entry(row.problem, row.seq) if budget.left > 0 else None
     if entry is not None:
-        workloads = [_workload(one) for one in entry.workloads]
+        workloads = [_workload(workload) for workload in entry.workloads]
         if budget.allows(60 * len(workloads)):
             details["workloads"] = workloads
     if budget.left <= 0 or row.commit is None or row.tree is None:
@@ -142,18 +147,18 @@ def _details(repo: Repo, index: Index, row: Row, before: Row | None, branch: str
 
 
 def _tree_at_fork(repo: Repo, row: Row, branch: str) -> str | None:
-    """Return the solution's tree where the worker's branch left the coordination branch; None where there was none."""
+    """Return the solution's tree at the merge base of the worker's and the coordination branch; None without one."""
     if row.commit is None or not repo.has_object(row.commit):
         return None
     fork = repo.git.ask("merge-base", branch, row.commit)
     return None if fork.code else repo.tree_of(fork.text.split()[0], solution_path(row.problem, row.target))
 
 
-def _workload(one: WorkloadResult) -> Sequence[Any]:
-    low, high = one.speedup_ci95 or (None, None)
-    return [one.uuid[:8], short(one.latency_us), short(one.baseline_us), short(one.speedup), short(low), short(high)]
+def _workload(work: WorkloadResult) -> Sequence[Any]:
+    numbers = (work.latency_us, work.baseline_us, work.speedup, *(work.speedup_ci95 or (None, None)))
+    return [work.uuid[:8], *map(short, numbers)]
 
 
 def short(value: float | None) -> float | None:
-    """Return five significant digits: more would only make the page larger."""
+    """Return a number rounded to five significant digits, which keeps the page small."""
     return None if value is None else float(f"{value:.5g}")

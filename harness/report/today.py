@@ -1,4 +1,4 @@
-"""The start of the day: what improved, what is stuck, what it cost, what waits for a person."""
+"""The daily summary of a run: gains, stuck problems, cost, and candidates that need a person's attention."""
 
 from __future__ import annotations
 
@@ -27,30 +27,34 @@ class Improved:
     problem: str
     speedup: float
     before: float | None
-    """null: it had none."""
+    """The champion's speed-up a day ago; None without a champion then."""
     worker: str | None
     weakened: bool = False
-    """The speed-up means less; see `harness.model.weaknesses`."""
+    """True if the speed-up has weaknesses (`harness.model.weaknesses`)."""
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """Something that only a person can settle, and the command that shows it."""
+    """A candidate that needs a person's attention, and the command that shows it."""
 
-    what: str
+    description: str
     problem: str
     seq: int
     command: str
 
+    def row(self) -> dict[str, object]:
+        """Return the candidate as `harness status --json` prints it."""
+        return {"what": self.description, "problem": self.problem, "seq": self.seq, "command": self.command}
+
 
 @dataclass
 class Today:
-    """One run and target since a moment."""
+    """The summary of one run and target since a time."""
 
     since: str
     improved: list[Improved] = field(default_factory=list)
     stuck: list[tuple[str, str]] = field(default_factory=list)
-    """Problem, and why it counts as stuck."""
+    """Problem, and the reason why it counts as stuck."""
     suspects: list[Waiting] = field(default_factory=list)
     unmerged: list[Waiting] = field(default_factory=list)
     """Champions without a pull request or merge."""
@@ -60,8 +64,9 @@ class Today:
     usd_since: float | None = None
 
     def for_scripts(self) -> dict[str, Any]:
-        """As JSON has it."""
-        return asdict(self)
+        """Return the summary as JSON."""
+        suspects, unmerged = ([item.row() for item in group] for group in (self.suspects, self.unmerged))
+        return {**asdict(self), "suspects": suspects, "unmerged": unmerged}
 
 
 def today(
@@ -73,95 +78,106 @@ def today(
     run: str,
     target: str,
     base: str,
-    now: datetime | None = None,
+    present_time: datetime | None = None,
 ) -> Today:
-    """What a person wants to know in the morning.
+    """Return the summary of the last 24 hours.
 
     Args:
         repo: the workspace's repository.
-        index: refreshed.
-        config: when a problem counts as stuck; the coordination branch.
+        index: index of the ledger, refreshed by the caller.
+        config: sets when a problem counts as stuck, and the coordination branch.
         table: the standings of this run and target.
-        run: the run.
-        target: the target.
+        run: name of the run.
+        target: such as `cpu` or `h200`.
         base: the branch that solutions are merged into.
-        now: the present; a day before it is what "since yesterday" means.
+        present_time: end of the 24 hours; None for now.
     """
-    found = Today(stamp((now or datetime.now(UTC)) - timedelta(days=1)))
-    found.improved = _improved(index, table, run, target, found.since)
-    found.stuck = _stuck(table, config)
-    found.suspects = _suspects(index, table, run, target)
-    found.unmerged = champions_waiting(repo, table, run, target, base)
-    found.device_s = sum(one.cost_s for one in table)
+    summary = Today(stamp((present_time or datetime.now(UTC)) - timedelta(days=1)))
+    summary.improved = _improved(index, table, run, target, summary.since)
+    summary.stuck = _stuck(table, config)
+    summary.suspects = _suspects(index, table, run, target)
+    summary.unmerged = champions_waiting(repo, table, run, target, base)
+    summary.device_s = sum(standing.cost_s for standing in table)
     sql = "SELECT total(cost_s) FROM entries WHERE run = ? AND target = ? AND at >= ?"
-    found.device_s_since = float(index.query(sql, (run, target, found.since))[0][0])
+    summary.device_s_since = float(index.query(sql, (run, target, summary.since))[0][0])
     accounts = read_records(repo.workspace, repo, ACCOUNTS, branch=config.coordination_branch)
     spent = [
-        (str(one.get("ended") or one["at"]), float(one.get("usd") or 0)) for one in accounts if one.get("run") == run
+        (str(record.get("ended") or record["at"]), float(record.get("usd") or 0))
+        for record in accounts
+        if record.get("run") == run
     ]
     if spent:
-        found.usd = sum(usd for _, usd in spent)
-        found.usd_since = sum(usd for at, usd in spent if at >= found.since)
-    return found
+        summary.usd = sum(usd for _, usd in spent)
+        summary.usd_since = sum(usd for at, usd in spent if at >= summary.since)
+    return summary
 
 
 def champions_waiting(repo: Repo, table: Sequence[Standing], run: str, target: str, base: str) -> list[Waiting]:
-    """Confirmed champions that neither the main branch nor a win branch has, the fastest first."""
+    """Return the confirmed champions that neither the main branch nor a win branch has, the fastest first.
+
+    Args:
+        repo: the workspace's repository.
+        table: the standings of this run and target.
+        run: name of the run.
+        target: such as `cpu` or `h200`.
+        base: the branch that solutions are merged into.
+    """
     tip = repo.tip(base)
     wins = list(repo.branches(run_merge_branches(run)).values())
-    found = []
-    for one in sorted(table, key=lambda each: -(each.champion.speedup or 0) if each.champion else 0):
-        if one.champion is None:
+    champions = [(standing.problem, standing.champion) for standing in table if standing.champion]
+    waiting = []
+    for problem, champion in sorted(champions, key=lambda pair: -(pair[1].speedup or 0)):
+        path = solution_path(problem, target)
+        if any(repo.tree_of(commit, path) == champion.tree for commit in (tip, *wins)):
             continue
-        place = solution_path(one.problem, target)
-        if any(repo.tree_of(commit, place) == one.champion.tree for commit in (tip, *wins)):
-            continue
-        mark = weakness_mark(one.champion.weaknesses)
-        what = f"{one.problem} {one.champion.speedup:.3f}x{mark}" if one.champion.speedup else one.problem
-        found.append(Waiting(what, one.problem, one.champion.seq, f"harness pr {one.problem}"))
-    return found
+        mark = weakness_mark(champion.weaknesses)
+        description = f"{problem} {champion.speedup:.3f}x{mark}" if champion.speedup else problem
+        waiting.append(Waiting(description, problem, champion.seq, f"harness pr {problem}"))
+    return waiting
 
 
 def _improved(index: Index, table: Sequence[Standing], run: str, target: str, since: str) -> list[Improved]:
     where = "WHERE kind = 'confirmation' AND run = ? AND target = ? AND at < ? ORDER BY problem, seq"
     earlier: dict[str, list[Row]] = {}
-    fresh = {one.problem: one.champion for one in table if one.champion and one.champion.at >= since}
-    if fresh:
+    new_champions = {
+        standing.problem: standing.champion for standing in table if standing.champion and standing.champion.at >= since
+    }
+    if new_champions:
         for row in index.select(where, (run, target, since)):
             earlier.setdefault(row.problem, []).append(row)
-    found = []
-    for problem, champion in fresh.items():
+    improved = []
+    for problem, champion in new_champions.items():
         former = champion_of(row for row in earlier.get(problem, []) if row.problem_digest == champion.problem_digest)
         if former is None and champion.tree in _older_champions(earlier.get(problem, []), champion):
-            continue  # measured again, and not improved
+            continue  # the champion was measured again, but is not another one
         before = former.speedup if former else None
         weakened = bool(champion.weaknesses)
-        found.append(Improved(problem, champion.speedup or 0.0, before, champion.worker, weakened))
-    return sorted(found, key=lambda one: -(one.speedup / (one.before or 1.0)))
+        improved.append(Improved(problem, champion.speedup or 0.0, before, champion.worker, weakened))
+    return sorted(improved, key=lambda gain: -(gain.speedup / (gain.before or 1.0)))
 
 
 def _older_champions(confirmations: Sequence[Row], champion: Row) -> set[str | None]:
-    """Trees of the champions by older judge protocols, of the same form of the problem."""
-    same = [row for row in confirmations if row.problem_digest == champion.problem_digest]
-    protocols = {row.judge_protocol or 0 for row in same}
-    return {former.tree for protocol in protocols if (former := champion_of(same, protocol))}
+    """Return the trees of the champions by older judge protocols, for the present form of the problem."""
+    present = [row for row in confirmations if row.problem_digest == champion.problem_digest]
+    protocols = {row.judge_protocol or 0 for row in present}
+    return {former.tree for protocol in protocols if (former := champion_of(present, protocol))}
 
 
 def _stuck(table: Sequence[Standing], config: Config) -> list[tuple[str, str]]:
-    found = []
-    for one in table:
-        if one.evaluations >= config.policy.slice_evaluations and not one.verdicts.get(Verdict.PASSED):
-            found.append((one.problem, f"nothing passed in {one.evaluations} evaluations"))
-        elif one.since_gain >= config.policy.stale_after:
-            found.append((one.problem, f"{one.since_gain} evaluations without a gain"))
-    return found
+    stuck = []
+    for standing in table:
+        if standing.evaluations >= config.policy.slice_evaluations and not standing.verdicts.get(Verdict.PASSED):
+            stuck.append((standing.problem, f"no candidate passed in {standing.evaluations} evaluations"))
+        elif standing.since_gain >= config.policy.stale_after:
+            stuck.append((standing.problem, f"{standing.since_gain} evaluations without a gain"))
+    return stuck
 
 
 def _suspects(index: Index, table: Sequence[Standing], run: str, target: str) -> list[Waiting]:
-    digests = {one.problem: one.problem_digest for one in table}
-    where = "WHERE verdict = 'SUSPECT' AND kind = 'evaluation' AND run = ? AND target = ? ORDER BY at DESC"
+    digests = {standing.problem: standing.problem_digest for standing in table}
+    where = "WHERE verdict = ? AND kind = 'evaluation' AND run = ? AND target = ? ORDER BY at DESC"
     return [
         Waiting(f"{row.problem} seq {row.seq}: {row.reason}", row.problem, row.seq, f"harness review {row.branch}")
-        for row in index.select(where, (run, target))
+        for row in index.select(where, (str(Verdict.SUSPECT), run, target))
         if row.problem_digest == digests.get(row.problem)
     ]

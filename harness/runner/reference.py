@@ -1,4 +1,6 @@
-"""A problem's reference as a baseline: eager, under torch.compile, or as a CUDA graph.
+"""A problem's reference as a baseline: eager, with other backends, under torch.compile, or as a CUDA graph.
+
+A library baseline is a reference that runs eagerly.
 
 A reference is trusted code, called in the same way as a candidate: its results are copied to the given outputs. Under
 torch.compile the copy is part of the compiled function, so that the compiler can write results directly to the outputs.
@@ -16,6 +18,9 @@ import torch
 
 from .pytorch import Call, SplitCall, load_function, prepare, split_call, store
 from .shared_memory import SlotField, WorkloadSlots
+from .torch_backends import TorchBackends
+
+_COMPILE_MODES = {"compile": None, "max_autotune": "max-autotune"}
 
 
 def load(message: dict[str, Any]) -> Callable[[WorkloadSlots], Call | SplitCall]:
@@ -23,17 +28,19 @@ def load(message: dict[str, Any]) -> Callable[[WorkloadSlots], Call | SplitCall]
     run = load_function(message["source"], message["entry"])
     build = split_call if message.get("timed") else prepare
     compiled: dict[str, Callable[..., Any]] = {}
+    backends = TorchBackends()
 
     def workload_call(workload: WorkloadSlots) -> Call | SplitCall:
+        backends.use(workload.variant)
         fields = workload.outputs
         input_count = len(workload.inputs)
         updated = _updated(workload)
         complete = _completed(run, fields, updated) if updated else run
         slots = _UpdatedSlots(workload, updated) if updated else workload
-        if workload.variant == "eager":
-            return build(complete, slots, {}, destination_passing=False)
         if workload.variant == "cuda_graph":
             return _graph_call(complete, slots, timed=bool(message.get("timed")))
+        if workload.variant not in _COMPILE_MODES:
+            return build(complete, slots, {}, destination_passing=False)
 
         def run_into(*values: Any) -> None:  # noqa: ANN401 - tensors and scalars as the problem declares them
             inputs = [
@@ -43,7 +50,7 @@ def load(message: dict[str, Any]) -> Callable[[WorkloadSlots], Call | SplitCall]
             store(complete(*inputs), values[input_count:], fields)
 
         if workload.variant not in compiled:
-            mode = "max-autotune" if workload.variant == "max_autotune" else None
+            mode = _COMPILE_MODES[workload.variant]
             compiled[workload.variant] = torch.compile(run_into, dynamic=True, mode=mode)
         return build(compiled[workload.variant], workload, {}, destination_passing=True)
 

@@ -58,7 +58,7 @@ class WorkloadSlots(Protocol):
 
     @property
     def variant(self) -> str:
-        """Variant of a baseline: eager, compile, max_autotune or cuda_graph."""
+        """Variant of a baseline (`harness.model.judging.Variant`)."""
 
     def input_tensors(self, slot: int) -> list[Any]:
         """Return the inputs of one slot in order, with None in the place of a Python scalar."""

@@ -1,4 +1,4 @@
-"""Policies compared on the same realisations of the same worlds, at equal cost."""
+"""Comparison of policies on the same realisations of the same worlds, at equal cost."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class RunKey:
 
 @dataclass(frozen=True)
 class PolicyOutcome:
-    """One policy in one world, over all seeds. Geometric means are of speed-ups over the baseline."""
+    """Figures of one policy in one world, over all seeds. Geometric means are of speed-ups over the baseline."""
 
     world: str
     policy: str
@@ -35,31 +35,33 @@ class PolicyOutcome:
     quarter: float
     """Geometric mean at a quarter of the GPU-hours."""
     half: float
-    """At half of the GPU-hours."""
+    """Geometric mean at half of the GPU-hours."""
     end: float
-    """At the end of the budget."""
+    """Geometric mean at the end of the budget."""
     faster: float
     """Share of problems faster than the baseline, at the end."""
     above_2x: float
+    """Share of problems with a speed-up above 2, at the end."""
     median_score: float
     evaluations: float
     usd: float
-    """Spent at the end."""
+    """USD spent in the whole run."""
     half_usd: float
-    """Geometric mean at half of the dollars that round robin spends in the whole time with the same seed."""
+    """Geometric mean at half of the USD that round robin spends in the whole run with the same seed."""
     ratio_half: float
     """Geometric mean over the seeds of the ratio to round robin at half of the GPU-hours."""
     ratio_half_ci95: tuple[float, float] | None
-    """None for one seed."""
+    """95 % interval of `ratio_half`; None for one seed."""
     ratio_half_usd: float
-    """The same ratio at half of round robin's dollars."""
+    """The same ratio at half of round robin's USD."""
     ratio_half_usd_ci95: tuple[float, float] | None
+    """95 % interval of `ratio_half_usd`; None for one seed."""
     wins: int
-    """Seeds with a ratio above 1, at half of the GPU-hours."""
+    """Number of seeds with a ratio above 1, at half of the GPU-hours."""
     curve: tuple[tuple[float, float], ...]
-    """(GPU-hours, geometric mean), the mean over the seeds."""
+    """(GPU-hours, geometric mean over problems and seeds)."""
     curve_usd: tuple[tuple[float, float], ...]
-    """(USD, geometric mean)."""
+    """(USD, geometric mean over problems and seeds)."""
 
 
 def run_all(
@@ -70,8 +72,8 @@ def run_all(
     Args:
         worlds: names of `WORLDS`.
         policies: names of `POLICIES`.
-        seeds: of the realisations.
-        settings: of every run.
+        seeds: seeds of the realisations.
+        settings: settings of every run.
         jobs: number of processes; 1 simulates in this process.
     """
     keys = [RunKey(world, policy, seed) for seed in seeds for world in worlds for policy in policies]
@@ -88,7 +90,12 @@ def _simulated(key: RunKey, settings: SimulationSettings) -> SimulatedRun:
 
 
 def outcomes(runs: Mapping[RunKey, SimulatedRun], settings: SimulationSettings) -> list[PolicyOutcome]:
-    """Summarise complete runs: for each world and policy, with each seed also a run of round robin."""
+    """Return the figures of each world and policy.
+
+    Args:
+        runs: complete runs; each world and seed also has a run of round robin.
+        settings: settings of every run.
+    """
     pairs = dict.fromkeys((key.world, key.policy) for key in runs)
     return [_outcome(runs, world, policy, settings) for world, policy in pairs]
 

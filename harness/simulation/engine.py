@@ -1,8 +1,9 @@
-"""A discrete-event simulation of a run: workers, GPUs and the planner's real policy, in simulated time.
+"""Discrete-event simulation of a run, with workers, GPUs and the planner's real policy, in simulated time.
 
-Workers behave like `harness.agents.worker`: one session after another on the problem of their row; a worker that was
-moved leaves after its present submission; a session that ends without a gain finishes the problem for the worker until
-the table gives it another. The GPUs are one queue. Every `round_s` the planner reads the standings and decides.
+Workers behave like `harness.agents.worker`. A worker runs one session after another on the problem of its row, and
+leaves it after its present submission if the row changes. A session without a gain finishes the problem for the worker
+until the table gives it another one. The GPUs have one queue. The planner reads the standings and decides every
+`round_s` seconds.
 """
 
 from __future__ import annotations
@@ -27,18 +28,18 @@ if TYPE_CHECKING:
 
 Policy = Callable[[PolicyInputs], Decision]
 _SAMPLE_ROUNDS = 12
-"""One point of a curve per so many rounds: three hours by default."""
+"""Rounds between two points of a curve: three hours by default."""
 
 
 @dataclass(frozen=True)
 class RunSample:
-    """The state of a run at one moment."""
+    """State of a run at one time."""
 
     hours: float
     gpu_hours: float
-    """Reserved so far: number of GPUs x hours."""
+    """GPU-hours reserved so far: number of GPUs x hours."""
     usd: float
-    """Reserved GPUs and working agents so far."""
+    """Cost of the reserved GPUs and the working agents so far."""
     evaluations: int
     log_speedup: float
     """Mean over the problems of ln(speed-up); a problem without a faster solution counts as 0."""
@@ -46,7 +47,7 @@ class RunSample:
 
 @dataclass(frozen=True)
 class SimulatedRun:
-    """One policy in one realisation of a world."""
+    """Run of one policy in one realisation of a world."""
 
     samples: tuple[RunSample, ...]
     final: ResultFigures
@@ -57,10 +58,10 @@ def simulate(world: World, policy: Policy, seed: int, settings: SimulationSettin
     """Simulate one run.
 
     Args:
-        world: how speed-ups grow.
-        policy: decides who works on what, as in the planner.
-        seed: of the world and of all luck in it. Runs of one seed differ by their policies only.
-        settings: size, prices and habits.
+        world: model of the growth of speed-ups.
+        policy: assigns workers to problems, as in the planner.
+        seed: seed of all random numbers of the world. Runs with one seed differ only by their policies.
+        settings: size, prices and behaviour of the workers.
 
     Raises:
         ConfigurationError: SimPy is not installed.
@@ -85,15 +86,15 @@ class _SimulatedWorker:
     def __init__(self, name: str) -> None:
         self.name = name
         self.problem: str | None = None
-        """Of its row in the table."""
+        """Problem of its row in the table."""
         self.stint = 0
         self.finished: dict[str, FinishReason] = {}
         self.resting: str | None = None
-        """The problem it has just finished: it waits until its row names another."""
+        """Problem that it has just finished. It waits until its row names another one."""
         self._facts = WorkerFacts(worker=name)
 
     def facts(self) -> WorkerFacts:
-        """Return the facts that the planner would read of the worker."""
+        """Return the facts of the worker for the planner."""
         if self._facts.stint != self.stint or self._facts.finished != self.finished:
             self._facts = WorkerFacts.model_construct(worker=self.name, stint=self.stint, finished=dict(self.finished))
         return self._facts
@@ -116,7 +117,7 @@ class _Run:
         self._rows: tuple[Assignment, ...] = ()
         self._decided = environment.event()
         self._crowd: Counter[str] = Counter()
-        """Workers on each problem."""
+        """Number of workers by problem."""
         self._evaluations = 0
         self._agent_s = self._gpu_busy_s = 0.0
         self._log_speedup_sum = 0.0
@@ -177,7 +178,7 @@ class _Run:
         yield self._environment.timeout(seconds)
 
     def _submit(self, worker: _SimulatedWorker, standing: SimulatedStanding) -> Generator[simpy.Event, object, bool]:
-        """Run one submission through the agent's work, the queue and the judge; return true for a gain."""
+        """Simulate the agent's work, the queue and the judging of one submission. Return true for a gain."""
         problem = standing.problem
         agent_s = problem.agent_s()
         yield self._environment.timeout(agent_s)
@@ -188,8 +189,8 @@ class _Run:
             yield self._environment.timeout(judge_s)
         before = max(0.0, standing.log_speedup)
         self._evaluations += 1
-        others = self._crowd[problem.key] - (worker.problem == problem.key)
-        if problem.rng.random() < 1.0 - (1.0 - self._settings.overlap) ** others:
+        other_workers = self._crowd[problem.key] - (worker.problem == problem.key)
+        if problem.rng.random() < 1.0 - (1.0 - self._settings.overlap) ** other_workers:
             reached = standing.repeated()
         else:
             reached = problem.attempt(problem.rng)
@@ -208,7 +209,7 @@ class _Run:
         self._samples.append(RunSample(hours, gpu_hours, usd, self._evaluations, mean))
 
     def result(self) -> SimulatedRun:
-        """Return the whole run, after its end."""
+        """Return the samples and figures of the run, after its end."""
         self._sample()
         standings = list(self._standings.values())
         return SimulatedRun(
@@ -222,7 +223,13 @@ class _Run:
 
 
 def at_cost(samples: Sequence[RunSample], cost: Callable[[RunSample], float], budget: float) -> float:
-    """Return the geometric mean when `cost` reaches `budget`; its logarithm is linear between samples."""
+    """Return the geometric mean of the speed-ups at a cost. Its logarithm is interpolated linearly between samples.
+
+    Args:
+        samples: of a run, in order of time.
+        cost: returns the cost of the run at a sample.
+        budget: the cost, in the same unit. Above the cost of the run, the result is that of the last sample.
+    """
     before = samples[0]
     for sample in samples:
         if cost(sample) >= budget:

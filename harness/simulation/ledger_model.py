@@ -1,4 +1,4 @@
-"""The standing of one problem in a simulated run, by the rules of `harness.ledger.standings`."""
+"""Standing of one problem in a simulated run, by the rules of `harness.ledger.standings`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _REPEATED_LOSS = 0.05
 
 
 class SimulatedStanding:
-    """The standing of one problem, updated with every evaluation."""
+    """Standing of one problem, updated with every evaluation."""
 
     def __init__(self, problem: SimulatedProblem) -> None:
         self.problem = problem
@@ -42,13 +42,13 @@ class SimulatedStanding:
         """Enter one evaluation.
 
         Args:
-            log_speedup: true ln of the candidate's speed-up; None where it did not pass.
+            log_speedup: true ln of the candidate's speed-up; None if it did not pass.
             cost_s: seconds of building and judging.
-            number: of the evaluation, among those of the whole run, from 1.
-            rng: of the measurement's noise.
+            number: number of the evaluation in the whole run, from 1.
+            rng: generator of the measurement's noise.
 
         Returns:
-            True for a gain: its whole interval is above the last gain.
+            True for a gain, whose whole interval is above the last gain.
         """
         self.evaluations += 1
         self.cost_s += cost_s
@@ -67,13 +67,18 @@ class SimulatedStanding:
         return True
 
     def repeated(self) -> float | None:
-        """Return ln of the speed-up of a candidate that is no better than what is known; None where nothing passed."""
+        """Return ln of the speed-up of a candidate that repeats an attempt; None if no candidate has passed."""
         return self.log_speedup - _REPEATED_LOSS if self._best_measured else None
 
     def facts(self, run_evaluations: int, policy: PolicyConfig) -> ProblemFacts:
-        """Return the facts that `harness.planner.facts` would read after this number of evaluations of the run."""
+        """Return the facts as `harness.planner.facts` derives them from the ledger.
+
+        Args:
+            run_evaluations: number of evaluations of the whole run so far.
+            policy: configuration of the policy.
+        """
         elsewhere = min(run_evaluations - self.last_evaluation, policy.return_after + 1) if self.evaluations else 0
-        # Not validated, and copied where only `elsewhere` changed: this is most of the time of a round.
+        # Facts are not validated, and are copied if only `elsewhere` changed: this takes most of the time of a round.
         if self._facts is None:
             self._facts = ProblemFacts.model_construct(
                 problem=self.problem.key,

@@ -1,4 +1,4 @@
-"""The public result that the simulated worlds are fitted to, and the same figures of a simulated run.
+"""Figures of the public result that the simulated worlds are fitted to, and of a simulated run.
 
 Source: Lin, Modi, Zhang, Lin, "Speeding up GPU kernels by 38% with a multi-agent system", Cursor and NVIDIA, 14 April
 2026: 235 problems of SOL-ExecBench, three weeks, 27 B200, 149 problems faster than the baseline, 45 more than twice
@@ -24,7 +24,7 @@ class ResultFigures:
     """Four figures of a run over many problems."""
 
     geometric_mean: float
-    """Of the speed-ups over the baseline. A problem without a faster solution counts as 1: the baseline is kept."""
+    """Geometric mean of the speed-ups over the baseline; 1 for a problem without a faster solution."""
     faster: float
     """Share of problems with a solution faster than the baseline."""
     above_2x: float
@@ -47,15 +47,15 @@ def figures(log_speedups: Sequence[float], headrooms: Sequence[float]) -> Result
     """Return the four figures of a run.
 
     Args:
-        log_speedups: per problem, ln of the best solution's speed-up over the baseline; -inf where nothing passed.
-        headrooms: per problem, ln of the speed-up at the bound.
+        log_speedups: ln of the best solution's speed-up over the baseline for each problem; -inf if no solution passed.
+        headrooms: ln of the speed-up at the bound for each problem.
     """
-    kept = [max(0.0, log_speedup) for log_speedup in log_speedups]
-    scores = [sol_score(log_speedup, headroom) for log_speedup, headroom in zip(kept, headrooms, strict=True)]
+    gains = [max(0.0, log_speedup) for log_speedup in log_speedups]
+    scores = [sol_score(gain, headroom) for gain, headroom in zip(gains, headrooms, strict=True)]
     return ResultFigures(
-        geometric_mean=math.exp(sum(kept) / len(kept)),
-        faster=sum(log_speedup > 0 for log_speedup in kept) / len(kept),
-        above_2x=sum(log_speedup > math.log(2) for log_speedup in kept) / len(kept),
+        geometric_mean=math.exp(sum(gains) / len(gains)),
+        faster=sum(gain > 0 for gain in gains) / len(gains),
+        above_2x=sum(gain > math.log(2) for gain in gains) / len(gains),
         median_score=median(scores),
     )
 

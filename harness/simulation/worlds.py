@@ -1,9 +1,9 @@
-"""Three worlds: how the speed-up of a problem grows with the attempts made on it, under different assumptions.
+"""Three worlds: models of the growth of a problem's speed-up with the number of attempts, by different assumptions.
 
-The public result has the final figures, and not the trajectories. Each world is one explanation that ends at them when
-the attempts are spread evenly. A policy is worth something only if it helps under more than one explanation. The
-constants marked "fitted" come from `python -m benchmarks.fit_worlds`; the others are assumptions, listed in
-`World.assumptions` and in docs/explanation/simulation.md.
+The public result has the final figures and no trajectories. Each world is one explanation that gives these figures when
+the attempts are spread evenly. A policy is useful only if it helps under more than one explanation. The constants
+marked "fitted" come from `python -m benchmarks.fit_worlds`; the others are assumptions, listed in `World.assumptions`
+and in docs/explanation/simulation.md.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class Fitted:
     headroom_sigma: float
     """Standard deviation of the headroom's logarithm."""
     deficit_mean: float
-    """Mean of ln(how much slower than the baseline the first passing solution is); exponential."""
+    """Mean of ln(first passing solution's time / baseline's time), which has an exponential distribution."""
     pace: float
-    """How fast solutions improve; each world defines it."""
+    """Speed of improvement, which each world defines."""
 
 
 DrawProblems = Callable[[Fitted, int, int], list[SimulatedProblem]]
-"""(constants, number of problems, seed) -> the problems of one realisation of the world."""
+"""(constants, number of problems, seed) -> problems of one realisation of the world."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,12 @@ class World:
     draw: DrawProblems
 
     def problems(self, count: int, seed: int) -> list[SimulatedProblem]:
-        """Return the problems of one realisation, with nothing tried yet."""
+        """Return the problems of one realisation, without attempts.
+
+        Args:
+            count: number of problems.
+            seed: seed of the realisation.
+        """
         return self.draw(self.fitted, count, seed)
 
 
@@ -113,7 +118,7 @@ _TUNING_RATE = 0.1
 _TUNING_SHARE = 0.25
 _SLACK = (0.02, 0.08)
 _FIRST_DESIGN = 1.25
-"""Tuning of the first design makes up for at most this share of its deficit: it beats some baselines by a little."""
+"""Largest gain of tuning the first design, as a share of its deficit. Above 1, it is faster than the baseline."""
 _TYPICAL_LOSS = 0.1
 
 
@@ -124,7 +129,7 @@ class _Breakthroughs:
     rate: float
     pass_rate: float
     slack: float
-    """What tuning of the present design can still gain."""
+    """ln of the speed-up that tuning of the present design can still gain."""
 
     def attempt(self, rng: random.Random) -> float | None:
         if rng.random() >= self.pass_rate:
@@ -167,7 +172,7 @@ _HALF_LEARNED = 30
 _BEST_PASS_RATE = 0.7
 _LESSONS_SPEED = 3.0
 _CATCHING_UP = 3.0
-"""Gains come so many times as often while a solution is slower than the baseline: what a baseline does is known."""
+"""Factor of the rate of gains while a solution is slower than the baseline, because the baseline's design is known."""
 _FAMILY_HEADROOM_SIGMA = 0.4
 _FAMILY_RATE_SIGMA = 1.2
 _PROBLEM_RATE_SIGMA = 0.8
@@ -182,7 +187,7 @@ class _OperatorFamily:
 
     @property
     def learned(self) -> float:
-        """From 0, nothing learned, to 1."""
+        """Share of the lessons' largest effect, from 0 to 1."""
         return self.lessons / (self.lessons + _HALF_LEARNED)
 
 
@@ -243,7 +248,7 @@ _DIMINISHING = (
     "Families make no difference.",
 )
 _BREAKTHROUGHS = (
-    "A new design arrives at random, without memory: a long plateau says little about the next attempt.",
+    "A new design arrives at random, without memory: a long plateau does not predict the next attempt.",
     "Its rate is log-normal over the problems (sigma 1.6).",
     "A breakthrough closes a Beta(2, 3) share (mean 0.4) of the distance to the best possible solution.",
     "Tuning gains 2 to 8 % after a breakthrough; of the first design, up to 1.25 times its deficit (uniform from 0).",

@@ -44,6 +44,8 @@ The judge's limit counts from the first round; the build before it may take 180 
 """
 BASELINE_FACTOR = 15.0
 """A baseline request times every variant on every workload with each of the device's clocks, and compiles one first."""
+_MORE_FACTOR = 3.0
+"""Factor for each kind of baseline measured on request: autotuning or compiling a library takes minutes."""
 FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 30.0
 ERROR_PREFIX = "harness judge: "
@@ -108,7 +110,7 @@ def judge_log_file(workspace: Workspace, device: str) -> Path:
 
 def deadline_s(request: JudgeRequest) -> float:
     """Return the time in seconds after which a judge without an answer counts as hung."""
-    factor = BASELINE_FACTOR if request.kind == "baseline" else 1.0
+    factor = BASELINE_FACTOR + _MORE_FACTOR * len(request.more_variants) if request.kind == "baseline" else 1.0
     return request.max_judge_s * factor + MARGIN_S
 
 

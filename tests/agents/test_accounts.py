@@ -6,8 +6,8 @@ import json
 from dataclasses import replace
 from typing import cast
 
-from harness.agents.agent_tools import Desk
-from harness.agents.governor import Governor, Purse, over
+from harness.agents.agent_tools import AgentTools
+from harness.agents.governor import Governor, SpendTracker, reached_limit
 from harness.agents.model_access.meter import Meter
 from harness.agents.session import Alive, Answer, Tools
 from harness.git.repo import Repo
@@ -75,37 +75,39 @@ def test_a_purse_counts_each_account_once_while_it_moves_into_the_ledger(site: S
     write_account(site.workspace, account("a", usd=1.0))
     write_account(site.workspace, account("b", worker="w02", usd=2.0))
     with Repo(site.workspace) as repo:
-        purse = Purse(site.workspace, repo, Config())
-        assert purse.spent().usd == 3.0
+        spend_tracker = SpendTracker(site.workspace, repo, Config())
+        assert spend_tracker.spent().usd == 3.0
         planner = site.start("planner")
         wait_until(lambda: not unrecorded_accounts(site.workspace), what="both in the ledger")
         planner.terminate()
         planner.communicate(timeout=120)
-        assert purse.spent().usd == 3.0
-        purse.reread(repo, Config())
-        assert (purse.spent().usd, purse.spent("w02").usd) == (3.0, 2.0)
+        assert spend_tracker.spent().usd == 3.0
+        spend_tracker.reread(repo, Config())
+        assert (spend_tracker.spent().usd, spend_tracker.spent("w02").usd) == (3.0, 2.0)
 
 
 def test_limits_name_what_is_used_up() -> None:
     spent = replace(Spent(usd=5.0, turns=10, evaluations=3, seconds=120), input_tokens=100)
-    assert over(Budget(), spent, "x") is None
-    assert over(Budget(usd=5.0), spent, "for w01") == "5 USD for w01 are used up"
-    assert over(Budget(minutes=2), spent, "x") == "2 minutes x are used up"
-    assert over(Budget(tokens=100), spent, "x") == "100 tokens x are used up"
-    assert over(Budget(usd=6, turns=11, minutes=3, evaluations=4), spent, "x") is None
+    assert reached_limit(Budget(), spent, "x") is None
+    assert reached_limit(Budget(usd=5.0), spent, "for w01") == "5 USD for w01 are used up"
+    assert reached_limit(Budget(minutes=2), spent, "x") == "2 minutes x are used up"
+    assert reached_limit(Budget(tokens=100), spent, "x") == "100 tokens x are used up"
+    assert reached_limit(Budget(usd=6, turns=11, minutes=3, evaluations=4), spent, "x") is None
 
 
 def test_a_session_ends_at_the_second_reward_hack(site: Site) -> None:
     tools = cast("Tools", None)  # no tool is used here
-    desk = Desk(tools, lessons=tuple, axes={}, hide=str, profiled=lambda *_: Answer(""), spend=lambda _: None)
+    agent_tools = AgentTools(
+        tools, lessons=tuple, axes={}, hide=str, profile=lambda *_: Answer(""), add_spent=lambda _: None
+    )
     with Repo(site.workspace) as repo:
-        purse = Purse(site.workspace, repo, Config())
+        spend_tracker = SpendTracker(site.workspace, repo, Config())
         meter = Meter(site.workspace, account("a", ended=False), {})
-        governor = Governor(Config(), "w01", meter, purse, desk)
-        desk.hacks = 1
-        assert governor.astray(Alive()) is None
-        desk.hacks = 2
-        assert governor.astray(Alive()) == "2 verdicts of REWARD_HACK"
+        governor = Governor(Config(), "w01", meter, spend_tracker, agent_tools)
+        agent_tools.reward_hacks = 1
+        assert governor.misbehaviour(Alive()) is None
+        agent_tools.reward_hacks = 2
+        assert governor.misbehaviour(Alive()) == "2 verdicts of REWARD_HACK"
 
 
 def test_costs_are_shown_by_worker_and_problem(site: Site) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.agents.answers import attempts, outcome
+from harness.agents.answers import attempts_text, outcome_text
 from harness.ledger.candidates import TriedCandidate
 from harness.model.entry import Entry
 from harness.model.judging import Summary, WorkloadResult
@@ -26,21 +26,21 @@ def passed(*workloads: WorkloadResult, speedup: float = 1.5) -> Entry:
 def test_a_pass_names_what_limits_and_where() -> None:
     slow = work("a", latency_us=10.0, baseline_us=12.0, speedup=1.2, sol_us=1.0, variant="eager")
     fast = work("b", latency_us=50.0, baseline_us=100.0, speedup=2.0, sol_us=40.0, variant="compile")
-    said = outcome(passed(fast, slow), best=1.4, axes=AXES)
+    said = outcome_text(passed(fast, slow), best=1.4, axes=AXES)
     assert said.splitlines()[0].startswith("PASSED 1.500x over the baseline (1.400 to 1.600, score 0.60 of 1")
     assert "a new best (before: 1.400x)" in said
     assert "  rows=8: 10.00 / 12.00 (eager) / 1.00 = 1.20x" in said
     assert said.index("rows=8") < said.index("rows=4096"), "the worst first"
     assert "limits: rows=8 runs at 10% of its bound" in said
     assert "the smallest" in said
-    assert "not the best (best: 2.000x)" in outcome(passed(fast), best=2.0, axes=AXES)
-    assert "only doing less work helps" in outcome(passed(fast), best=None, axes=AXES)
+    assert "not the best (best: 2.000x)" in outcome_text(passed(fast), best=2.0, axes=AXES)
+    assert "only less work makes it faster" in outcome_text(passed(fast), best=None, axes=AXES)
 
 
 def test_a_failure_names_the_first_failing_workload_and_what_to_do() -> None:
     wrong = work("b", verdict=Verdict.INCORRECT_NUMERICAL, reason="output[3, 5] is 2.0, expected 1.0")
     found = entry(Verdict.INCORRECT_NUMERICAL, None).model_copy(update={"workloads": (work("a"), wrong)})
-    said = outcome(found, best=None, axes=AXES)
+    said = outcome_text(found, best=None, axes=AXES)
     assert "first failing: rows=4096: output[3, 5] is 2.0, expected 1.0" in said
     assert said.count("expected 1.0") == 1, "a reason is told once"
     assert "to do: read the pattern" in said
@@ -48,9 +48,9 @@ def test_a_failure_names_the_first_failing_workload_and_what_to_do() -> None:
 
 def test_answers_stay_short_whatever_the_compiler_says() -> None:
     found = entry(Verdict.COMPILE_ERROR, None).model_copy(update={"reason": "error " * 10_000})
-    assert len(outcome(found, best=None, axes=AXES)) < 1500
+    assert len(outcome_text(found, best=None, axes=AXES)) < 1500
     many = tuple(work(str(n), latency_us=1.0, baseline_us=2.0, speedup=2.0) for n in range(500))
-    assert len(outcome(passed(*many), best=None, axes={}).splitlines()) < 15
+    assert len(outcome_text(passed(*many), best=None, axes={}).splitlines()) < 15
 
 
 def test_history_shows_the_best_first_and_searches() -> None:
@@ -60,10 +60,10 @@ def test_history_shows_the_best_first_and_searches() -> None:
         TriedCandidate("t3", "w02", Verdict.PASSED, 1.9, message="one pass", commit="c3"),
         TriedCandidate("t4", "w03", None, message="split the rows", commit="c4"),
     )
-    lines = attempts(found, ("w01: half2 overflows",), "").splitlines()
+    lines = attempts_text(found, ("w01: half2 overflows",), "").splitlines()
     assert [line.split()[0] for line in lines] == ["c3", "c2", "c1", "c4", "lesson:"]
-    assert attempts(found, ("w01: half2 overflows",), "half2").splitlines() == [
+    assert attempts_text(found, ("w01: half2 overflows",), "half2").splitlines() == [
         "c1 w01: COMPILE_ERROR: no such type | use half2",
         "lesson: w01: half2 overflows",
     ]
-    assert "nothing was tried on this problem with 'tma' yet" in attempts(found, (), "tma")
+    assert "there is no attempt on this problem with 'tma' yet" in attempts_text(found, (), "tma")

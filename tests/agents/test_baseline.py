@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.agents.baseline import keep_baseline, make_baseline
+from harness.agents.baseline import install_baseline, make_baseline
 from harness.formats.problems import load_problem
 from harness.model.config import Config
 from harness.model.judging import Cost, EnvironmentRecord, JudgeAnswer, Summary
@@ -54,19 +54,19 @@ def test_the_best_becomes_the_baseline(site: Site, monkeypatch: pytest.MonkeyPat
     with scripted(script) as model:
         for name, value in its.environment(model).items():
             monkeypatch.setenv(name, value)
-        made = make_baseline(
+        result = make_baseline(
             site.workspace,
             Config(),
             problem,
             judge,
             target="cpu",
             stop=threading.Event(),
-            heed=lambda _: None,
+            on_event=lambda _: None,
         )
         refused = model.asked[3].last_result
     assert "a baseline is written in pytorch" in refused
-    assert (made.end.reason, made.speedup, made.tried) == ("done", 2.0, 2)
-    place = keep_baseline(problem, made)
+    assert (result.end.reason, result.speedup, result.submissions) == ("done", 2.0, 2)
+    place = install_baseline(problem, result)
     assert "out=y" in (place / "fast.py").read_text()
     assert "Agent-optimised PyTorch" in (problem.directory / "BASELINE.md").read_text()
     assert load_problem(problem.directory).digest != problem.digest, "another baseline is another problem to measure"

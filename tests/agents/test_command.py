@@ -29,7 +29,7 @@ if harness check > /tmp/checked; then exit 6; fi
 grep -q "COMPILE_ERROR" /tmp/checked; grep -q "warning: kernel.cpp:1: warning: of the stub" /tmp/checked
 if harness submit -m "a first try"; then exit 9; fi
 sed -i "s/verdict=COMPILE_ERROR/speedup=1.75/" kernel.cpp
-harness check --show assembly --function run | grep "^PASSED without timing: right on 2 workloads"
+harness check --show assembly --function run | grep "^PASSED without timing: correct on 2 workloads"
 harness submit -m "mended" | grep "PASSED 1.75"
 harness history | grep COMPILE_ERROR
 harness note "WIDTH 2 is good"

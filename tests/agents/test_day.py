@@ -59,7 +59,7 @@ def attach(site: Site) -> subprocess.Popen[str]:
     """Follow the run, from now on."""
     follower = site.start("attach")
     assert follower.stdout is not None
-    assert "Ctrl-C leaves the run alone" in follower.stdout.readline()
+    assert "Ctrl-C does not end the run" in follower.stdout.readline()
     return follower
 
 

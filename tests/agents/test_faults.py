@@ -1,4 +1,4 @@
-"""What goes wrong on the model's side or with the agent, each with the real CLI: nothing is lost, nothing runs wild."""
+"""What goes wrong on the model API or with the agent, each with the real CLI: nothing is lost, nothing runs wild."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ def test_a_short_rate_limit_is_waited_out_unseen(site: Site) -> None:
     with at_work(site, lambda _: good(Fail(429, retry_after="1", times=2))) as (model, _):
         done(site)
         assert len({asked.session for asked in model.asked}) == 1
-        assert model.asked[2].at - model.asked[0].at >= 2.0, "as long as the model's side asked for"
+        assert model.asked[2].at - model.asked[0].at >= 2.0, "as long as the model API asked for"
     assert its.verdicts(site) == ["PASSED"]
-    assert "everybody waits 1 s" in its.log(site)
+    assert "all workers wait 1 s" in its.log(site)
     assert "api_retry" not in its.log(site)
 
 
@@ -60,7 +60,7 @@ def test_a_short_rate_limit_is_waited_out_unseen(site: Site) -> None:
 def test_a_long_rate_limit_pauses_the_session_which_goes_on_by_its_id(site: Site) -> None:
     with at_work(site, lambda _: good(Fail(429, retry_after="6"))) as (model, _):
         its.says(site, "waits", lambda status: status.state == "waiting for the model")
-        assert 3.0 < api_backoff.look(site.workspace).wait_s() <= 6.0
+        assert 3.0 < api_backoff.read_backoff(site.workspace).wait_s() <= 6.0
         done(site)
         assert len({asked.session for asked in model.asked}) == 1, "resumed, not begun again"
     assert its.verdicts(site) == ["PASSED"]
@@ -74,7 +74,7 @@ def test_an_overload_backs_off_and_an_exhausted_one_pauses(site: Site) -> None:
         waits = [b.at - a.at for a, b in zip(model.asked[:8], model.asked[1:9], strict=True)]
     assert waits[0] < waits[1] < waits[2], "each wait is longer than the one before"
     assert its.verdicts(site) == ["PASSED"]
-    assert api_backoff.look(site.workspace).failures == 0
+    assert api_backoff.read_backoff(site.workspace).failures == 0
 
 
 @pytest.mark.slow
@@ -83,9 +83,9 @@ def test_a_refused_credential_stops_the_worker_with_a_sentence(site: Site) -> No
         output, _ = worker.communicate(timeout=120)
         assert worker.returncode == 2, output
         assert "refuses the credential (401)" in output
-        assert "export a key that is good" in output
+        assert "export a valid key" in output
         assert len(model.asked) == 1, "asked once, not again and again"
-    assert api_backoff.look(site.workspace).stopped
+    assert api_backoff.read_backoff(site.workspace).stopped
 
 
 @pytest.mark.slow
@@ -205,16 +205,16 @@ def _alive(pid: int) -> bool:
         pytest.param(
             "{repeats: 4}",
             [its.bash("ls")] * 20,
-            "one tool with the same input 4 times in a row",
+            "4 consecutive uses of one tool with the same input",
             marks=pytest.mark.slow,
         ),
         pytest.param(
             "{duplicates: 2}",
             [*its.kernel("t/one", "stub: speedup=1.5"), *[its.submit(f"{n}") for n in range(9)]],
-            "2 submissions in a row of what was submitted before",
+            "2 consecutive submissions of solutions that were submitted before",
             marks=pytest.mark.slow,
         ),
-        pytest.param("{silence_minutes: 0.03}", [its.bash(NAP)], "not a word for", marks=pytest.mark.slow),
+        pytest.param("{silence_minutes: 0.03}", [its.bash(NAP)], "no output of the agent for", marks=pytest.mark.slow),
     ],
     ids=["turns", "usd", "tokens", "repeats", "duplicates", "silence"],
 )
@@ -230,7 +230,7 @@ def test_a_worker_that_never_submits_is_taken_at_its_word(site: Site) -> None:
     with at_work(site, lambda _: [Say("I am thinking.")] * 9, daemon=False) as (model, _):
         done(site)
         assert len(model.asked) == 2
-    assert "says that it is done, after 0 submissions" in its.log(site)
+    assert "the agent is done, after 0 submissions" in its.log(site)
     assert its.verdicts(site) == []
 
 

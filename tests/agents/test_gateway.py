@@ -107,15 +107,15 @@ def test_everybody_waits_when_one_meets_the_limit(workspace: Workspace) -> None:
     with scripted(lambda _: [Fail(529, times=50)]) as model:
         status, text = ask(workspace, model)
     assert status == 429
-    assert "everybody waits" in json.loads(text)["error"]["message"]
-    assert api_backoff.look(workspace).failures > 1
+    assert "all workers wait" in json.loads(text)["error"]["message"]
+    assert api_backoff.read_backoff(workspace).failures > 1
 
 
 def test_a_fleet_that_was_stopped_asks_nothing(workspace: Workspace, model: ScriptedModel) -> None:
-    api_backoff.stop(workspace, "the key is bad")
+    api_backoff.stop_requests(workspace, "the key is bad")
     assert ask(workspace, model)[0] == 401
     assert model.asked == []
-    api_backoff.ask_again(workspace)
+    api_backoff.allow_requests(workspace)
     assert ask(workspace, model)[0] == 200
 
 
@@ -124,15 +124,15 @@ def test_back_off_doubles_to_its_limit_and_ends_with_success(
 ) -> None:
     monkeypatch.setattr(time, "time", lambda: 1e9)  # a wait on a busy machine would be shorter when it is read
     waits = [
-        api_backoff.hold(workspace, after_s=after_s, why="x", first_s=1, longest_s=5).wait_s()
+        api_backoff.back_off(workspace, after_s=after_s, reason="x", first_s=1, longest_s=5).wait_s()
         for after_s in (None, 0.0, None, 0.0)
     ]
     assert waits == [1, 2, 4, 5]
-    assert api_backoff.hold(workspace, after_s=60, why="x", first_s=1, longest_s=5).wait_s() == 60
-    api_backoff.ask_again(workspace)
-    assert api_backoff.look(workspace).wait_s() == 60, "a wait stays in force over a restart"
-    api_backoff.worked(workspace, api_backoff.look(workspace))
-    assert api_backoff.look(workspace).failures == 0
+    assert api_backoff.back_off(workspace, after_s=60, reason="x", first_s=1, longest_s=5).wait_s() == 60
+    api_backoff.allow_requests(workspace)
+    assert api_backoff.read_backoff(workspace).wait_s() == 60, "a wait stays in force over a restart"
+    api_backoff.reset_failures(workspace, api_backoff.read_backoff(workspace))
+    assert api_backoff.read_backoff(workspace).failures == 0
 
 
 def test_no_credential_is_said() -> None:
@@ -165,7 +165,7 @@ def test_the_output_of_a_stream_that_broke_off_is_estimated() -> None:
         used.feed(f"data: {json.dumps(event)}\n\n".encode())
     assert used.spent() == Spent(input_tokens=7, output_tokens=100, turns=1)
     used.feed(f"data: {json.dumps(end)}\n\n".encode())
-    assert used.spent().output_tokens == 90, "what the model's side reports counts"
+    assert used.spent().output_tokens == 90, "what the model API reports counts"
 
 
 def test_an_unknown_model_counts_as_the_dearest_and_a_runs_own_price_comes_first() -> None:

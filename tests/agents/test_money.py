@@ -17,7 +17,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from harness.agents.governor import Purse
+from harness.agents.governor import SpendTracker
 from harness.agents.model_access.gateway import Gateway, Upstream
 from harness.agents.model_access.meter import Meter
 from harness.agents.model_access.request_budget import RequestBudget, worker_limits
@@ -75,8 +75,10 @@ def at_work(site: Site, model: ScriptedModel, name: str, config: Config) -> Iter
     workspace, account = site.workspace, account_of(name)
     upstream = Upstream.of_environment({"ANTHROPIC_BASE_URL": model.url, "ANTHROPIC_API_KEY": its.KEY})
     with Repo(workspace) as repo, Gateway(workspace, upstream, GatewayConfig()) as gateway:
-        purse, meter = Purse(workspace, repo, config), Meter(workspace, account, {})
-        budget = RequestBudget(workspace, meter, purse, worker_limits(config, meter, purse, Spent()), {})
+        spend_tracker, meter = SpendTracker(workspace, repo, config), Meter(workspace, account, {})
+        budget = RequestBudget(
+            workspace, meter, spend_tracker, worker_limits(config, meter, spend_tracker, Spent()), {}
+        )
         directory = workspace.state / "agents" / name
         served = gateway.serve(directory, meter, lambda: None, budget)
         try:
@@ -181,15 +183,15 @@ def test_reservations_of_a_dead_process_are_released(site: Site) -> None:
 
 def test_what_closed_sessions_spent_counts_before_the_ledger_is_read_again(site: Site) -> None:
     with Repo(site.workspace) as repo:
-        purse = Purse(site.workspace, repo, limited(3.0))
+        spend_tracker = SpendTracker(site.workspace, repo, limited(3.0))
     write_account(site.workspace, account_of("w02", usd=2.0))
-    purse.refresh()
+    spend_tracker.refresh()
     for account in (account_of("w02", usd=2.5), account_of("w03", usd=0.25)):
         closed = Account(**{**vars(account), "ended": present_time()})
         write_account(site.workspace, closed)
         set_aside(site.workspace, closed)
-    purse.refresh()
-    assert (purse.spent().usd, purse.spent("w03").usd) == (2.75, 0.25)
+    spend_tracker.refresh()
+    assert (spend_tracker.spent().usd, spend_tracker.spent("w03").usd) == (2.75, 0.25)
 
 
 def test_a_requests_bound_follows_from_its_bytes_its_max_tokens_and_earlier_answers() -> None:

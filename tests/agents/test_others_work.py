@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from pathlib import Path
 
-from harness.agents.agent_tools import Desk
+from harness.agents.agent_tools import AgentTools
 from harness.agents.others_work import best_of_others, differences, show_others
 from harness.agents.session import Answer, Submitted, Tools
 from harness.ledger.candidates import TriedCandidate
@@ -54,22 +54,22 @@ def test_history_shows_one_attempt_with_its_times_and_what_it_changed() -> None:
         sources=sources,
         entry_of=lambda tree: judged if tree == "t4" else None,
     )
-    desk = Desk(
+    agent_tools = AgentTools(
         tools=tools,
         lessons=tuple,
         axes={"a": "rows=8"},
         hide=str,
-        profiled=lambda *_: Answer(""),
-        spend=lambda _: None,
+        profile=lambda *_: Answer(""),
+        add_spent=lambda _: None,
     )
-    text = desk.history({"query": "d4d4d4"}).text
+    text = agent_tools.history({"query": "d4d4d4"}).text
     assert text.splitlines()[0] == "d4d4d4d4d4 w03: PASSED 1.400x | tiles"
     assert "rows=8: 10.00 / 14.00" in text
     assert "differences from b2b2b2b2b2 (w02, 1.900x):" in text
     assert "-int version = b2;" in text
     assert "+int version = d4;" in text
     assert "solution.yaml" not in text, "equal files are not shown"
-    assert "nothing was tried on this problem with 'ffffff' yet" in desk.history({"query": "ffffff"}).text
+    assert "there is no attempt on this problem with 'ffffff' yet" in agent_tools.history({"query": "ffffff"}).text
 
 
 def test_long_differences_are_cut() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from harness.agents import prompting
-from harness.agents.answers import attempts
+from harness.agents.answers import attempts_text
 from harness.agents.kernel_facts import KernelFacts
 from harness.agents.prompt_tables import remaining
 from harness.formats.problems import load_problem
@@ -64,9 +64,11 @@ def cpu_prompt() -> str:
             commit="77d0c3f4b8",
         ),
     )
-    stands = attempts(tried, ("w03: four rows at a time needs a tail for rows that are no multiple of four",), "")
+    attempts = attempts_text(
+        tried, ("w03: four rows at a time needs a tail for rows that are no multiple of four",), ""
+    )
     row = Assignment(worker="w01", problem=problem.key, wanted="coverage: 1 of 4 evaluations so far")
-    return _complete(problem, row, "cpu", facts, stands, ("python3 with torch", "g++", "objdump", "lscpu"))
+    return _complete(problem, row, "cpu", facts, attempts, ("python3 with torch", "g++", "objdump", "lscpu"))
 
 
 def gpu_prompt() -> str:
@@ -81,7 +83,7 @@ def gpu_prompt() -> str:
     )
     row = Assignment(worker="w02", problem=problem.key, wanted="try vector loads of 32 bytes first", state="pinned")
     programs = ("python3 with torch", "nvcc", "cuobjdump", "nvdisasm", "lscpu")
-    return _complete(problem, row, "h200", facts, attempts((), (), ""), programs)
+    return _complete(problem, row, "h200", facts, attempts_text((), (), ""), programs)
 
 
 def _bounds(times_us: dict[str, float], *, share: float, limit: str) -> dict[str, BoundDescription]:
@@ -92,10 +94,10 @@ def _bounds(times_us: dict[str, float], *, share: float, limit: str) -> dict[str
 
 
 def _complete(
-    problem: Problem, row: Assignment, target: str, facts: KernelFacts, stands: str, programs: tuple[str, ...]
+    problem: Problem, row: Assignment, target: str, facts: KernelFacts, attempts: str, programs: tuple[str, ...]
 ) -> str:
     left = remaining({"session": (BUDGET, Spent(usd=0.8, evaluations=2))})
-    first = prompting.assignment(problem, row, target=target, facts=facts, stands=stands, remaining=left)
+    first = prompting.assignment(problem, row, target=target, facts=facts, attempts=attempts, remaining=left)
     system = prompting.system(Config(), worker=row.worker, target=target, programs=programs)
     return f"<!-- system prompt -->\n{system}\n\n<!-- first message -->\n{first}\n"
 
@@ -121,9 +123,9 @@ def test_the_prompt_of_an_unmeasured_problem_reports_what_is_missing() -> None:
     problem = load_problem(PROBLEMS / "starter/rmsnorm_h4096", key="starter/rmsnorm_h4096")
     facts = KernelFacts(DeviceDescription(target="cpu"))
     row = Assignment(worker="w01", problem=problem.key)
-    text = prompting.assignment(problem, row, target="cpu", facts=facts, stands="nothing")
+    text = prompting.assignment(problem, row, target="cpu", facts=facts, attempts="nothing")
     assert "The baselines are not measured yet" in text
-    assert "No bounds are known here" in text
+    assert "No bounds are available yet" in text
     assert "No solution is confirmed yet" in text
     assert all(f"- **{name}**" in text for name in ("memory", "products", "elementwise", "short")), "any may limit"
 

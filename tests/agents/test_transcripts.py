@@ -156,7 +156,7 @@ def test_a_transcript_that_is_not_there_is_said_with_what_there_is(site: Site) -
     write_account(site.workspace, replace(account_of("s1", began="2026-01-01"), agent="tuner"))
     tuner = site.call("transcript", "w01")
     assert tuner.returncode == 1
-    assert "session s1 of w01 has no transcript: it is of kind tuner" in tuner.stdout
+    assert "session s1 of w01 has no transcript: its kind is tuner" in tuner.stdout
     home = site.workspace.state / "agents" / "w01" / "home/.claude/projects/-task"
     home.mkdir(parents=True)
     (home / "s2.jsonl").write_text('not json\n{"type": "user", "message": {"content": [3, {"type": "text"}]}}\n[]\n')
@@ -172,8 +172,11 @@ def test_a_transcript_that_is_not_there_is_said_with_what_there_is(site: Site) -
         ({"binds": ("/nowhere/my-agent",)}, "agent.binds: no such file or directory: /nowhere/my-agent"),
         ({"binds": ("relative",)}, "agent.binds: no such file or directory: relative"),
         ({"binds": ("/",)}, "agent.binds: / would show the agent the workspace"),
-        ({"env": {"NOT_SET_HERE": None}}, "agent.env.NOT_SET_HERE: NOT_SET_HERE is to be passed on and is not set"),
-        ({"env": {"A B": "x"}}, "agent.env: `A B` is no name of a variable"),
+        (
+            {"env": {"NOT_SET_HERE": None}},
+            "agent.env.NOT_SET_HERE: NOT_SET_HERE is not set in the environment of the harness",
+        ),
+        ({"env": {"A B": "x"}}, "agent.env: `A B` is not a valid name of a variable"),
         ({"command": "my-agent {prompt} {what}"}, "agent.command: unknown placeholder what"),
     ],
 )

@@ -115,7 +115,7 @@ def test_a_paused_problem_gets_no_work_and_no_row_is_no_work(site: Site) -> None
     assert git(site.root, "branch", "--list", "agents/*").split()
 
 
-def test_a_broken_table_leaves_the_last_row_in_force(site: Site) -> None:
+def test_the_worker_keeps_its_last_valid_row_while_the_table_is_malformed(site: Site) -> None:
     assign(site, row("t/one"))
     with at_work(site, "w01"):
         says(site, "waits for a verdict", lambda status: status.state == "waiting")
@@ -124,7 +124,7 @@ def test_a_broken_table_leaves_the_last_row_in_force(site: Site) -> None:
             repo.commit_files("main", {"COORDINATION.md": broken.replace("| t/one", "t/one").encode()}, "Break")
         site.start("daemon")
         says(site, "goes on", lambda status: status.evaluations >= 3)
-    assert "last row stays in force" in log(site)
+    assert "the last valid row is used" in log(site)
 
 
 def test_a_successor_starts_from_the_champion(site: Site) -> None:

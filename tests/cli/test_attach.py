@@ -46,7 +46,7 @@ def test_a_detached_run_survives_a_hangup_and_is_followed_to_its_end(site: Site)
     follower.send_signal(signal.SIGINT)
     output, _ = follower.communicate(timeout=120)
     assert follower.returncode == 130, output
-    assert "the run goes on" in output
+    assert "the run continues" in output
     for each in pids(site).values():
         os.kill(each, signal.SIGHUP)
 

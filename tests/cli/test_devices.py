@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.cli import devices
-from harness.cli.devices import choose
+from harness.cli.devices import choose_devices
 from harness.model.config import Config
 from tests.site import Site, git
 
@@ -26,11 +26,11 @@ def see_gpu(directory: Path, *names: str) -> str:
 @pytest.mark.parametrize(
     ("gpu", "cupy", "expected", "said"),
     [
-        ("NVIDIA B200", True, (("cuda",), "b200"), "--device cpu does without"),
-        ("NVIDIA GeForce RTX 5090", True, (("cuda",), "rtx5090"), "a GPU is here"),
-        ("NVIDIA RTX 9999 Ada", True, (("cuda",), "rtx-9999-ada"), "a GPU is here"),
+        ("NVIDIA B200", True, (("cuda",), "b200"), "--device cpu selects the CPU"),
+        ("NVIDIA GeForce RTX 5090", True, (("cuda",), "rtx5090"), "a GPU was detected"),
+        ("NVIDIA RTX 9999 Ada", True, (("cuda",), "rtx-9999-ada"), "a GPU was detected"),
         ("NVIDIA H200", False, (("cpu",), "cpu"), "pip install 'kernel-harness[gpu13]'"),
-        (None, True, (("cpu",), "cpu"), "--device names another"),
+        (None, True, (("cpu",), "cpu"), "--device selects another device"),
     ],
 )
 def test_a_gpu_is_taken_where_one_can_be_used(
@@ -43,9 +43,9 @@ def test_a_gpu_is_taken_where_one_can_be_used(
 ) -> None:
     monkeypatch.setenv("PATH", see_gpu(tmp_path / "bin", gpu) if gpu else str(tmp_path))
     monkeypatch.setattr(devices, "find_spec", lambda _: object() if cupy else None)
-    chosen = choose(Config())
+    chosen = choose_devices(Config())
     assert (chosen.devices, chosen.target) == expected
-    assert said in chosen.why
+    assert said in chosen.reason
 
 
 @pytest.mark.parametrize(
@@ -59,16 +59,16 @@ def test_cuda_means_every_gpu_that_is_shown_and_of_the_firsts_model(
     monkeypatch.setattr(devices, "find_spec", lambda _: object())
     if shown is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
-    assert choose(Config()).devices == expected
-    assert choose(Config(devices=("cuda",))).devices == expected
-    assert choose(Config(devices=("cuda:1",))).devices == ("cuda:1",)
+    assert choose_devices(Config()).devices == expected
+    assert choose_devices(Config(devices=("cuda",))).devices == expected
+    assert choose_devices(Config(devices=("cuda:1",))).devices == ("cuda:1",)
 
 
 def test_a_configured_device_is_taken_whatever_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", see_gpu(tmp_path / "bin", "NVIDIA H200"))
-    assert choose(Config(devices=("cpu",))).target == "cpu"
-    assert choose(Config(devices=("cuda:0,1",))).target == "h200"
-    assert choose(Config(devices=("cuda",), target="mine")).target == "mine"
+    assert choose_devices(Config(devices=("cpu",))).target == "cpu"
+    assert choose_devices(Config(devices=("cuda:0,1",))).target == "h200"
+    assert choose_devices(Config(devices=("cuda",), target="mine")).target == "mine"
 
 
 def test_a_gpu_without_solutions_begins_with_those_of_another(site: Site, tmp_path: Path) -> None:

@@ -138,7 +138,7 @@ def test_what_a_gpu_needs_is_looked_for(site: Site, tmp_path: Path) -> None:
         assert code == 1
         assert found["GPU packages"]["state"] == "missing"
         assert found["GPU packages"]["fix"].startswith("pip install 'kernel-harness[gpu13]'")
-        assert found["default device"]["found"].startswith("cpu: there is a GPU (h200), and no cupy")
+        assert found["default device"]["found"].startswith("cpu: a GPU was detected (h200), but cupy")
     if find_spec("cutlass") is None:
         assert "pip install nvidia-cutlass-dsl" in found["cutlass"]["found"]
 

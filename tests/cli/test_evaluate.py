@@ -61,8 +61,8 @@ def test_a_wrong_solution_exits_with_1_and_says_why(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("evaluate", "nowhere"), "no such directory, and no workspace here to look a commit up in"),
-        (("evaluate", "."), "does not lie in a problem"),
+        (("evaluate", "nowhere"), "no such directory, and not in a workspace"),
+        (("evaluate", "."), "is not inside a problem directory"),
         (("evaluate", "made/scale"), "no solution.yaml in"),
         (("evaluate", "made/scale", "--solution", "their.json"), "their.json"),
         (("evaluate", "made/scale", "--device", "foo"), "--device: no such device: foo"),
@@ -161,6 +161,15 @@ def test_baselines_are_shown_by_either_clock(tmp_path: Path, stub: dict[str, str
     (told,) = json.loads(_harness(tmp_path, "baseline", "made/scale", "--json", **stub).stdout)
     assert (told["baseline"], told["sealed_baseline"]) == ("compile", "eager")
     assert told["sealed_baselines"] == {"eager": 60.0, "compile": 90.0}
+
+
+def test_only_names_of_baselines_can_be_raced(tmp_path: Path, stub: dict[str, str]) -> None:
+    done = _harness(tmp_path, "evaluate", "made/scale/solutions/cpu", "--against", "library_liger", **stub)
+    assert done.returncode == 0, done.stderr
+    assert _asked(tmp_path)[-1]["baseline"] == {"n40000": "library_liger"}
+    done = _harness(tmp_path, "evaluate", "made/scale/solutions/cpu", "--against", "liger", **stub)
+    assert done.returncode == 2
+    assert "`liger` is no baseline" in done.stderr
 
 
 def test_reasons_stand_below_the_table(tmp_path: Path, stub: dict[str, str]) -> None:

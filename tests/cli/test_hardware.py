@@ -32,7 +32,7 @@ def test_a_measured_gpu_is_listed_with_its_mark(user_cache: Path, monkeypatch: p
     done = measured(GB200, monkeypatch)
     assert done.exit_code == 0
     assert "NVIDIA GB200 (target gb200)" in done.output
-    assert "bounds take the measured ones, with margins" in done.output
+    assert "bounds use the measured figures, with margins" in done.output
     assert (user_cache / "hardware" / "gb200.json").is_file()
     after = json.loads(CliRunner().invoke(hardware, ["list", "--json"]).output)
     (added,) = [row for row in after if row not in before]
@@ -42,7 +42,7 @@ def test_a_measured_gpu_is_listed_with_its_mark(user_cache: Path, monkeypatch: p
 
 def test_a_listed_gpu_is_compared_with_the_vendors_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     done = measured(H200, monkeypatch)
-    assert "bounds take the vendor's figures" in done.output
+    assert "bounds use the vendor's figures" in done.output
     (row,) = [line for line in done.output.splitlines() if line.startswith("bandwidth")]
     assert row.split()[-3:] == ["4,300", "4,800", "90%"]
     rows = {row["figure"]: row for row in json.loads(measured(H200, monkeypatch, "--json").output)}
@@ -53,4 +53,4 @@ def test_a_listed_gpu_is_compared_with_the_vendors_figures(monkeypatch: pytest.M
 def test_only_gpus_are_measured() -> None:
     done = CliRunner().invoke(hardware, ["measure", "--device", "cpu"])
     assert done.exit_code != 0
-    assert "`cpu` is no GPU" in str(done.exception)
+    assert "`cpu` is not a GPU" in str(done.exception)

@@ -17,12 +17,12 @@ from pathlib import Path
 import pytest
 
 from harness.agents.visibility import check_program
-from harness.cli.devices import Chosen
+from harness.cli.devices import DeviceChoice
 from harness.cli.preflight import machine as machine_checks
 from harness.cli.preflight.check import Check, RunPlan
 from harness.cli.preflight.machine import check_torch
 from harness.cli.preflight.torch_trial import (
-    COMPILES_WITHIN_S,
+    TRIAL_TIMEOUT_S,
     TorchTrial,
     TrialDevice,
     forget,
@@ -150,9 +150,9 @@ def test_a_trial_of_torch_is_made_once(tmp_path: Path) -> None:
     plan = machine(tmp_path)
     said: list[str] = []
     for _ in range(2):
-        assert "torch.compile tried inside the sandbox" in str(check_torch(replace(plan, say=said.append)))
+        assert "torch.compile tried inside the sandbox" in str(check_torch(replace(plan, show=said.append)))
     assert len(said) == 1
-    check_torch(replace(plan, say=said.append, thorough=True))
+    check_torch(replace(plan, show=said.append, thorough=True))
     assert len(said) == 2, "doctor believes no earlier trial"
 
 
@@ -176,7 +176,7 @@ def test_a_trial_without_an_answer_is_not_repeated_and_one_that_failed_is_forgot
     monkeypatch.setattr(machine_checks, "_TRIAL_S", 0.01)
     check_torch(plan)
     assert is_remembered(tmp_path, "bubblewrap", CPU)
-    monkeypatch.setattr(machine_checks, "COMPILES_WITHIN_S", 0.01)
+    monkeypatch.setattr(machine_checks, "TRIAL_TIMEOUT_S", 0.01)
     with pytest.raises(ConfigurationError, match=r"torch\.compile does not work inside the sandbox: no answer within"):
         check_torch(replace(plan, thorough=True))
     assert not is_remembered(tmp_path, "bubblewrap", CPU)
@@ -215,22 +215,22 @@ def test_doctor_leaves_a_gpu_alone_on_which_a_run_is_timed(
     plan = replace(machine(tmp_path, "cuda"), workspace=site.workspace, thorough=True)
     found = check_torch(plan)
     assert isinstance(found, Check)
-    assert "not tried, since a run on this GPU is in progress" in found.found
+    assert "not tried, since a run on this GPU is in progress" in found.result
 
 
 @pytest.mark.slow
 def test_a_trial_for_a_gpu_compiles_in_a_sandbox_with_its_device_nodes() -> None:
     """Without a GPU here: CUDA is missing, and with the CPU as a stand-in for it `torch.compile` works there."""
     shown = TrialDevice("cuda", ("/dev/null",), runner_environment("0"))
-    trial = try_torch("bubblewrap", shown, within_s=COMPILES_WITHIN_S)
+    trial = try_torch("bubblewrap", shown, within_s=TRIAL_TIMEOUT_S)
     assert trial.no_import is None
     assert re.search("CUDA|NVIDIA", str(trial.no_compile)), trial
-    assert try_torch("bubblewrap", replace(shown, name="cpu"), within_s=COMPILES_WITHIN_S) == TorchTrial()
+    assert try_torch("bubblewrap", replace(shown, name="cpu"), within_s=TRIAL_TIMEOUT_S) == TorchTrial()
 
 
 def machine(cache: Path, *devices: str) -> RunPlan:
     """A run outside of any workspace, on the CPU by default."""
-    return RunPlan(None, Config(), Chosen(devices or ("cpu",), "cpu", ""), "tuner", cache)
+    return RunPlan(None, Config(), DeviceChoice(devices or ("cpu",), "cpu", ""), "tuner", cache)
 
 
 def test_a_script_that_agent_binds_names_is_visible(tmp_path: Path) -> None:

@@ -222,14 +222,12 @@ def test_a_solution_json_is_filed_under_its_problem_and_target(root: Path, harne
     }  # fmt: skip
     path = tmp_path / "solution.json"
     path.write_text(json.dumps(solution))
-    assert (
-        "warning: it names dependencies, which are not installed for it: einops" in harness("import", str(path)).stdout
-    )
+    assert "warning: its dependencies are not installed: einops" in harness("import", str(path)).stdout
     assert (root / "problems/L1/p/solutions/b200/main.py").is_file()
     assert "a solution is there already" in harness("import", str(path), code=2).stderr
     (row,) = json.loads(harness("import", str(path), "--target", "h200", "--problem", "L1/p", "--json").stdout)
     assert (row["problem"], row["target"]) == ("L1/p", "h200")
-    assert "`../x` is no target" in harness("import", str(path), "--target", "../x", code=2).stderr
+    assert "`../x` is not a target" in harness("import", str(path), "--target", "../x", code=2).stderr
 
 
 def test_outside_a_workspace_the_way_in_is_named(tmp_path: Path) -> None:

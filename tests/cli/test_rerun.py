@@ -30,7 +30,7 @@ def test_what_was_measured_comes_out_again_and_what_was_invented_does_not(site: 
     honest = site.call("audit", "--rerun", "5", "--seed", "1")
     assert honest.returncode == 0, honest.stdout
     assert honest.stdout.count("as recorded") == 2  # the champion by its confirmation, and the other evaluation
-    assert "between sessions a speed-up varies by 5.00% (a guess" in honest.stdout
+    assert "between sessions a speed-up varies by 5.00% (an assumption" in honest.stdout
 
     invent(site, 2.5)
     ran = site.call("audit", "--rerun", "1", "--top", "--json")

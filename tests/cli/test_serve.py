@@ -54,7 +54,7 @@ def test_it_prints_a_url_shows_the_ledger_as_it_grows_and_ends_at_ctrl_c(workspa
     finally:
         process.kill()
         process.communicate()
-    assert (process.returncode, errors) == (130, "Ctrl-C ends this server and leaves the run alone\n")
+    assert (process.returncode, errors) == (130, "Ctrl-C ends this server and does not end the run\n")
 
 
 def data_of(stream: http.client.HTTPResponse) -> str:
@@ -70,7 +70,7 @@ def data_of(stream: http.client.HTTPResponse) -> str:
         ("run: main\n", "127.0.0.1", None),
         ("run: main\n", "0.0.0.0", "other machines can connect to 0.0.0.0"),
         ("agent: {network: host}\n", "::1", "agents have this machine's network"),
-        ("judge: {sandbox: none}\n", "127.0.0.1", "candidates run unconfined"),
+        ("judge: {sandbox: none}\n", "127.0.0.1", "candidates run without a sandbox"),
     ],
 )
 def test_weaker_protection_is_warned_of(workspace: Workspace, text: str, bind: str, warning: str | None) -> None:
@@ -86,8 +86,8 @@ def test_a_port_that_is_taken(workspace: Workspace) -> None:
         ran = harness(workspace.root, "serve", "--port", port)
     assert ran.returncode == 2
     error, fix = ran.stderr.splitlines()
-    assert error == f"harness: --port: port {port} is taken by another program"
-    assert fix == "  harness serve --port 0    # takes a free port"
+    assert error == f"harness: --port: port {port} is used by another program"
+    assert fix == "  harness serve --port 0    # selects a free port"
 
 
 def test_a_directory_that_is_no_workspace(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def test_minutes_end_it_and_a_judge_that_was_never_ready_is_an_error(site: Site)
     assert "not beaten: t/one: not evaluated yet" in done.stdout
     assert re.search(rf"pending: \d submissions? .* judged yet: .*t/one by w07 \({commit.id[:12]}\)", done.stdout)
     assert "`harness start` judges them\n" in done.stdout
-    assert "next: `harness start` goes on; `harness doctor` checks what it needs" in done.stdout
+    assert "next: `harness start` continues; `harness doctor` checks its requirements" in done.stdout
     assert "the ledger was upgraded from format 1 to format 2 in commit " in done.stdout
     assert heads.read_text().startswith("# kernel-harness heads, format 2\n")
     site.no_strays()

@@ -57,7 +57,7 @@ def test_the_table_tells_how_every_problem_stands(workspace: Workspace) -> None:
     assert "unconfirmed" in row_of(ran.stdout, "starter/swiglu")
     assert row_of(ran.stdout, "starter/rope").split()[1:] == ["-", "-", "-", "-", "-", "0"]
     assert "1 of 3 problems have a confirmed speed-up; 3 evaluations" in ran.stdout
-    assert "nothing runs here now" in ran.stdout
+    assert "no process runs here now" in ran.stdout
 
 
 def test_scripts_get_the_numbers(workspace: Workspace) -> None:
@@ -111,7 +111,7 @@ def test_an_empty_workspace_has_nothing_to_show(tmp_path: Path) -> None:
     workspace = make_workspace(tmp_path / "w")
     ran = harness(workspace.root, "status")
     assert ran.returncode == 0
-    assert "no problems here" in ran.stdout
+    assert "there are no problems" in ran.stdout
 
 
 def test_the_log_ends_with_the_newest_and_each_entry_has_message_latency_and_speedup(workspace: Workspace) -> None:

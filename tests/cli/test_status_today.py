@@ -42,7 +42,7 @@ def test_what_is_new_stuck_spent_and_waiting(tmp_path: Path) -> None:
     (improved,) = [line for line in lines if line.startswith("improved")]
     # The geometric mean of 1.5 and 1.65 now, of 1.2 and 1.32 three days ago, with a little noise.
     assert re.fullmatch(rf"improved since yesterday: {PROBLEM} 1\.5[67]\dx \(was 1\.2[56]\dx\)", improved)
-    assert f"stuck: {OTHER} (nothing passed in 4 evaluations)" in lines
+    assert f"stuck: {OTHER} (no candidate passed in 4 evaluations)" in lines
     # A baseline of 1 s and nine judgements of 3 s, three of them since yesterday.
     assert "cost: 0.5 min of device time (0.1 min since yesterday), $12.50 ($12.50 since yesterday)" in lines
     (suspect,) = [line for line in lines if "SUSPECT:" in line]

@@ -20,7 +20,7 @@ def test_a_second_start_is_refused_by_name_and_stop_ends_the_first(site: Site) -
     assert running >= {"daemon", "planner", "start", "worker-w01"}, "nothing was disturbed"
     stopped = site.call("stop")
     assert stopped.returncode == 0, stopped.stdout
-    assert "harness start` to go on" in stopped.stdout
+    assert "harness start` continues the run" in stopped.stdout
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 0, output
     site.no_strays()

@@ -9,9 +9,9 @@ from harness.cli.display.tables import Column, screen_width, table_lines
 
 ROWS = [{"name": "starter/rmsnorm_h4096", "time": "541 us", "note": "w" * 60}, {"name": "x", "time": "-", "note": ""}]
 COLUMNS: tuple[Column[dict[str, str]], ...] = (
-    Column("name", lambda row: row["name"], least=12),
+    Column("name", lambda row: row["name"], min_width=12),
     Column("time", lambda row: row["time"], ((2, lambda row: row["time"][:3]), (1, None)), "t"),
-    Column("note", lambda row: row["note"], least=10),
+    Column("note", lambda row: row["note"], min_width=10),
 )
 
 

@@ -70,9 +70,7 @@ ROWS = (
     WrongUse("device in harness.yaml", START, NO_DEVICE.format("gpu"), DEVICES, configured("devices: [gpu]")),
     WrongUse("device twice", (*START, "--device", "cuda,0", "--device", "cuda:0"), NO_DEVICE.format("cuda,0"), DEVICES),
     WrongUse("device by two names", (*START, "--device", "cuda", "--device", "cuda:0"), "named twice: cuda:0", "once"),
-    WrongUse(
-        "no GPU", (*START, "--device", "cuda"), "no GPU that nvidia-smi lists", "--device cpu", without("nvidia-smi")
-    ),
+    WrongUse("no GPU", (*START, "--device", "cuda"), "nvidia-smi lists no GPU", "--device cpu", without("nvidia-smi")),
     WrongUse("fewer GPUs", (*START, "--device", "cuda:0,3"), NO_DEVICE.format("cuda:3"), "GPUs here: cuda:0", one_gpu),
     # The machine.
     WrongUse(
@@ -123,7 +121,7 @@ ROWS = (
         "key is refused",
         ON_CPU,
         r"refuses the key \(401\): .*invalid x-api-key",
-        "one that is valid",
+        "a key that is valid",
         claude(key_is_refused),
         "model endpoint",
     ),
@@ -211,13 +209,11 @@ ROWS = (
         "no git repository", ON_CPU, "no workspace here: .* is a git checkout", "harness init DIR", no_git_repository
     ),
     WrongUse("no workspace", ON_CPU, "no workspace here", "harness init DIR", outside),
-    WrongUse(
-        "no problems", ON_CPU, "there are: none at all", "git add problems && git commit", no_problems, "problems"
-    ),
+    WrongUse("no problems", ON_CPU, "problems there: none", "git add problems && git commit", no_problems, "problems"),
     WrongUse(
         "unknown problem",
         (*ON_CPU, "--problem", "no/*"),
-        "no problem on main matches `no/.*there are: t/one",
+        "no problem on main matches `no/.*problems there: t/one",
         "git add",
     ),
     WrongUse(

@@ -151,7 +151,8 @@ class RayNodes:
         """SIGKILL to everything of a node, as when its host is switched off."""
 
         def ended() -> bool:
-            for pid in (pids := self.processes(name)):
+            pids, judges = self.processes(name), set(self.processes(name, "judge"))
+            for pid in sorted(pids, key=lambda pid: pid in judges):  # nobody is left who could report a judge's end
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             return not pids

@@ -87,10 +87,15 @@ def further_node(nodes: RayNodes, name: str, **given: object) -> Iterator[None]:
         nodes.kill_node(name)
 
 
-def host_of(run: RaySite, number: int = 0) -> object:
-    device = run.evaluations()[number].device
-    assert device is not None
-    return device.model_dump()["host"]
+@contextlib.contextmanager
+def replaced(nodes: RayNodes, name: str, **given: object) -> Iterator[None]:
+    """A node in place of n1."""
+    nodes.kill_node("n1")
+    try:
+        with further_node(nodes, name, **given):
+            yield
+    finally:
+        nodes.add("n1")
 
 
 def test_a_node_that_joins_is_used(run: RaySite, nodes: RayNodes) -> None:
@@ -183,8 +188,7 @@ def test_a_host_whose_clock_is_an_hour_ahead_judges_as_others_do(run: RaySite, n
     source, library = tmp_path / "clock.c", tmp_path / "clock.so"
     source.write_text(CLOCK)
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
-    nodes.kill_node("n1")
-    with further_node(nodes, "ahead", extra={"LD_PRELOAD": str(library)}):
+    with replaced(nodes, "ahead", extra={"LD_PRELOAD": str(library)}):
         run.start()
         run.wait_for_judges(1)
         skews = [host.clock_skew_s for host in run.site.daemon().hosts]
@@ -193,7 +197,6 @@ def test_a_host_whose_clock_is_an_hour_ahead_judges_as_others_do(run: RaySite, n
         run.wait_for_evaluations(3)
         doctor = run.site.call("doctor", "--cluster", nodes.address, extra=nodes.ray_environment())
         run.end()
-    nodes.add("n1")
     assert re.search(r"its clock differs by \+3[56]\d\d s", doctor.stdout)
     run.assert_each_passed_once(commits)
     run.assert_audited()
@@ -256,8 +259,7 @@ def test_a_whole_run_judges_on_the_cluster(tmp_path: Path, nodes: RayNodes) -> N
 
 def test_a_real_judge_of_a_node_judges_from_content(tmp_path: Path, nodes: RayNodes) -> None:
     real = {"HARNESS_JUDGE_COMMAND": f"{sys.executable} -m harness.judge", "HARNESS_LOCK_DIR": str(tmp_path / "locks")}
-    with site_in(tmp_path, stub=False) as site, ray_site(site, nodes) as run, further_node(nodes, "real", extra=real):
-        nodes.kill_node("n1")
+    with site_in(tmp_path, stub=False) as site, ray_site(site, nodes) as run, replaced(nodes, "real", extra=real):
         commits = [run.site.submit("w01", "t/one", f"number {number}") for number in range(2)]
         run.start()
         run.wait_for_evaluations(len(commits))
@@ -269,7 +271,6 @@ def test_a_real_judge_of_a_node_judges_from_content(tmp_path: Path, nodes: RayNo
         content = nodes.cache_of("real") / "kernel-harness/cluster/content"
         assert len(list((content / "trees").glob("*[0-9a-f]"))) == 3, "the problem and two candidates"
         assert (nodes.cache_of("real") / "kernel-harness/cluster/judge").is_dir()
-    nodes.add("n1")
 
 
 def test_no_port_of_ray_is_reached_from_a_sandbox(run: RaySite, nodes: RayNodes, tmp_path: Path) -> None:

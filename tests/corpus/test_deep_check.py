@@ -266,6 +266,18 @@ def run(q, k, v, w, b, mask):
 """
 
 
+def test_library_baselines_that_need_torch_alone_are_judged_too(tmp_path: Path) -> None:
+    made = make_problem(tmp_path)
+    baselines = made.directory / "baselines"
+    baselines.mkdir()
+    (baselines / "absent.py").write_text(f"import no_such_library\n{REFERENCE}")
+    (baselines / "right.py").write_text(REFERENCE)
+    assert deep_check(made, None).verdicts.refusals == ()
+    (baselines / "wrong.py").write_text(REFERENCE.replace("1e-5", "1.0"))
+    refusals = deep_check(made, None).verdicts.refusals
+    assert {refusal.implementation for refusal in refusals} == {"library wrong"}
+
+
 def test_the_other_order_of_sums_is_right_and_another() -> None:
     generator = torch.Generator().manual_seed(3)
     shapes = [(2, 4, 8, 16)] * 3 + [(16, 16), (16,), (8, 8)]
@@ -273,13 +285,15 @@ def test_the_other_order_of_sums_is_right_and_another() -> None:
     values[-1].fill_diagonal_(1.0)
     outputs = {f"y{number}": {"shape": [], "dtype": "float32"} for number in range(4)}
     inputs = {name: {"shape": [], "dtype": "float32"} for name in ("q", "k", "v", "w", "b", "mask")}
-    reference = load_reference(problem(inputs, outputs, ANOTHER_ORDER, {}))
+    sample_problem = problem(inputs, outputs, ANOTHER_ORDER, {})
+    reference = load_reference(sample_problem)
     expected = reference.outputs(values)
-    outputs_in_another_order = honest_implementations(reference)["another order"](values)
+    honest = honest_implementations(sample_problem, reference)
+    outputs_in_another_order = honest["another order"](values)
     for name, value in expected.items():
         torch.testing.assert_close(outputs_in_another_order[name], value, rtol=1e-4, atol=1e-4)
         assert not torch.equal(outputs_in_another_order[name], value)
-    torch.testing.assert_close(honest_implementations(reference)["float32 inside"](values), expected)
+    torch.testing.assert_close(honest["float32 inside"](values), expected)
 
 
 def test_the_same_graph_with_other_names_and_sizes_is_found(tmp_path: Path) -> None:

@@ -155,4 +155,4 @@ def test_what_people_read_of_a_history_says_why_it_does_not_count(site: Site, ol
         assert (shown.tree, reason in shown.warnings[0]) == (old.tree, True)
         proof = check_proof(repo, "main", old.id)
         assert [fault for fault in proof.faults if reason in fault]
-        assert proof.found is None
+        assert proof.measured is None

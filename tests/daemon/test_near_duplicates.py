@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from harness.agents.answers import outcome
+from harness.agents.answers import outcome_text
 from harness.git.repo import Repo
 from harness.ledger.audit.audit import audit
 from harness.ledger.index import Index
@@ -121,5 +121,5 @@ def test_what_repeats_a_measurement_is_shown(site: Site, once: Once) -> None:
     status = site.call("status").stdout
     assert "2 evaluations, 1 of candidates nearly identical to an earlier one (1 answered from the ledger)" in status
     assert f"as seq {seq} (same code and launches): Try another comment" in site.call("log").stdout
-    told = outcome(entry_of(site, again), best=None, axes={})
+    told = outcome_text(entry_of(site, again), best=None, axes={})
     assert f"not measured: code and launches are those of entry {seq}" in told

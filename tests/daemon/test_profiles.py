@@ -80,9 +80,9 @@ def test_the_tool_profiles_what_passed_and_names_workloads() -> None:
     assert submissions == [(submitted, "u-2")]
     assert answer.failed
     assert answer.text.startswith("no counters: no ncu\nfix: install it")
-    assert "0 workloads are called 'n=3'; there are: u-1 (n=1)" in profile("h200", submitted, "n=3", axes, make).text
+    assert "0 workloads match 'n=3'; expected one of: u-1 (n=1)" in profile("h200", submitted, "n=3", axes, make).text
     assert "only a solution that PASSED" in profile("h200", None, "", axes, make).text
-    assert "no judge makes profiles here" in profile("h200", submitted, "", axes, None).text
+    assert "no judge is available for profiles" in profile("h200", submitted, "", axes, None).text
     assert "target cpu" in profile("cpu", submitted, "", axes, make).text
     assert len(submissions) == 1
 

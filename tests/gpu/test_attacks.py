@@ -20,7 +20,7 @@ _HALF_WIDTH = 0.03
 _REASONS: dict[Verdict, tuple[str, ...]] = {
     Verdict.INCORRECT_NUMERICAL: ("output `",),
     Verdict.RUNTIME_ERROR: (
-        "inputs can only be read", "exited with code", "No such file", "Permission denied", "illegal memory access",
+        "inputs are read-only", "exited with code", "No such file", "Permission denied", "illegal memory access",
     ),
     Verdict.REWARD_HACK: (
         "device work went on after the batch", "keeps the device busy between calls", "it watches the inputs",

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from harness.model.judging import GpuVariant, JudgeAnswer
+from harness.model.judging import JudgeAnswer, MoreBaseline
 from harness.workspace.blocking_judge import JudgeProcess
 from tests.gpu.cases import HONEST, write_problem
 from tests.judge import courtroom
 
-MORE: tuple[GpuVariant, ...] = ("max_autotune", "cuda_graph")
+MORE: tuple[MoreBaseline, ...] = ("max_autotune", "cuda_graph")
 CHAIN = """
 import torch
 
@@ -30,6 +30,14 @@ def run(x):
 """Twelve times two launches of a microsecond: host-bound when it runs eagerly."""
 WAITING = "def run(x):\n    return x if x.sum().item() > 1e30 else x * 2\n"
 """Waits for the device, which no graph can."""
+ATTENTION = """
+import torch.nn.functional as F
+
+def run(x):
+    heads = x.view(1, 8, -1, 64)
+    return F.scaled_dot_product_attention(heads, heads, heads).flatten()
+"""
+"""In float32, for which flash attention has no kernel."""
 
 
 @pytest.fixture(scope="module")
@@ -55,8 +63,8 @@ def vectors(directory: Path, reference: str) -> Path:
     return root
 
 
-def measured(gpu: JudgeProcess, problem: Path) -> JudgeAnswer:
-    answer = courtroom.judge(gpu, problem, None, more_variants=MORE)
+def measured(gpu: JudgeProcess, problem: Path, more: tuple[MoreBaseline, ...] = MORE) -> JudgeAnswer:
+    answer = courtroom.judge(gpu, problem, None, more_variants=more)
     assert answer.verdict == "PASSED", answer.reason
     for clock, table in (("bounded", answer.baselines), ("sealed", answer.sealed_baselines)):
         sys.stdout.write(f"{problem.name} {clock}: {json.dumps(table)}\n")
@@ -106,3 +114,22 @@ def test_what_cannot_be_captured_is_missing_with_its_reason(gpu: JudgeProcess, t
     assert answer.baselines["n4096"]["cuda_graph"] is None
     assert "workload n4096" in missing(answer, "missing_baselines")["cuda_graph"]
     assert answer.baselines["n4096"]["eager"] is not None
+
+
+def test_backends_of_attention_and_files_are_measured(gpu: JudgeProcess, tmp_path: Path) -> None:
+    problem = vectors(tmp_path, ATTENTION)
+    (problem / "baselines").mkdir()
+    (problem / "baselines" / "torch_call.py").write_text(ATTENTION)
+    answer = measured(gpu, problem, ("sdpa_math", "sdpa_flash", "sdpa_efficient", "cublaslt", "library"))
+    times = answer.baselines["n4096"]
+    assert "cublaslt" not in times, "the reference has no product of matrices"
+    for variant in ("sdpa_math", "sdpa_efficient", "library_torch_call"):
+        assert times[variant] is not None, missing(answer, "missing_baselines")
+    assert times["sdpa_flash"] is None
+    assert "sdpa_flash" in missing(answer, "missing_baselines")
+
+
+def test_cublaslt_computes_the_products_of_a_reference(gpu: JudgeProcess, tmp_path: Path) -> None:
+    answer = measured(gpu, write_problem(tmp_path, "linear"), ("cublaslt",))
+    (times,) = answer.baselines.values()
+    assert times["cublaslt"] is not None, missing(answer, "missing_baselines")

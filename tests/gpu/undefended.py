@@ -51,12 +51,12 @@ def time_without_ping() -> None:
 
 def believe_outputs() -> None:
     """Take every output of a timed or correctness call for right; calls that are recorded are still checked."""
-    usual = rounds.Rounds._take_in  # noqa: SLF001 - the defence that is switched off
+    usual = rounds.Rounds._count  # noqa: SLF001 - the defence that is switched off
 
-    def take_in(self: rounds.Rounds, outcome: rounds.CheckOutcome, kind: str = "") -> None:
+    def count(self: rounds.Rounds, outcome: rounds.CheckOutcome, kind: str = "") -> None:
         usual(self, replace(outcome, reason=None), kind)
 
-    _replace(rounds.Rounds, "_take_in", take_in)
+    _replace(rounds.Rounds, "_count", count)
 
 
 def use_one_placement() -> None:

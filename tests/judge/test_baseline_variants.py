@@ -17,7 +17,7 @@ from harness.judge.input_data.inputs import InputSource
 from harness.judge.reference import load_reference
 from harness.judge.rounds import BaselineFailed
 from harness.judge.runners import RunnerFailed
-from harness.model.judging import GpuVariant
+from harness.model.judging import MoreBaseline
 from harness.model.verdict import Verdict
 from harness.runner import reference
 from harness.runner.shared_memory import SlotField
@@ -38,10 +38,10 @@ class ThreeWorkloads:
         if isinstance(self.fails.get(variant), BaselineFailed):
             raise self.fails[variant]
 
-    def reference(self, _: object) -> ThreeWorkloads:
+    def trusted(self, _: object, __: str) -> ThreeWorkloads:
         return self
 
-    def drop(self, _: object) -> None:
+    def drop(self, _: object, __: str) -> None:
         self.dropped += 1
 
     def prepare(self, workload: Any, _layout: object, _slots: object, variant: str) -> None:
@@ -50,7 +50,7 @@ class ThreeWorkloads:
             raise self.fails[variant]
 
 
-def bench(opponents: ThreeWorkloads, *variants: GpuVariant) -> baselines.Bench:
+def bench(opponents: ThreeWorkloads, *variants: MoreBaseline) -> baselines.Bench:
     vector = tensor("float32", "n")
     template = problem({"x": vector}, {"y": vector}, ADD, {"n": 4})
     workloads = tuple(template.workloads[0].model_copy(update={"uuid": uuid}) for uuid in ("a", "b", "c"))
@@ -67,7 +67,7 @@ def bench(opponents: ThreeWorkloads, *variants: GpuVariant) -> baselines.Bench:
         runners,
         "baseline",
         lambda _: None,
-        more=variants,
+        extra=variants,
     )
 
 

@@ -19,10 +19,10 @@ from harness.runner import wire
 @pytest.fixture
 def line() -> Iterator[tuple[Channel, socket.socket]]:
     channel = Channel()
-    other = socket.socket(fileno=os.dup(channel.runner_end))
-    channel.started()
-    yield channel, other
-    other.close()
+    runner_socket = socket.socket(fileno=os.dup(channel.runner_end))
+    channel.close_runner_end()
+    yield channel, runner_socket
+    runner_socket.close()
     channel.close()
 
 
@@ -42,11 +42,11 @@ def test_bytes_that_are_no_call_are_refused(data: bytes) -> None:
 
 
 def test_a_record_comes_through(line: tuple[Channel, socket.socket]) -> None:
-    channel, other = line
-    other.send(wire.pack_record(wire.Code.DONE, call=7, claimed_ns=-5))
+    channel, runner_socket = line
+    runner_socket.send(wire.pack_record(wire.Code.DONE, call=7, claimed_ns=-5))
     record = channel.receive(_soon())
     assert (record.code, record.call, record.claimed_ns) == (wire.Code.DONE, 7, -5)
-    channel.must_be_silent()
+    channel.check_nothing_unread()
 
 
 @pytest.mark.parametrize(
@@ -60,32 +60,32 @@ def test_a_record_comes_through(line: tuple[Channel, socket.socket]) -> None:
     ],
 )
 def test_bytes_that_are_no_record_are_malformed(line: tuple[Channel, socket.socket], data: bytes) -> None:
-    channel, other = line
-    other.send(data)
+    channel, runner_socket = line
+    runner_socket.send(data)
     with pytest.raises(MalformedRecord):
         channel.receive(_soon())
 
 
 def test_an_answer_to_nothing_is_malformed(line: tuple[Channel, socket.socket]) -> None:
-    channel, other = line
-    other.send(wire.pack_record(wire.Code.DONE))
-    with pytest.raises(MalformedRecord, match="nobody asked for"):
-        channel.must_be_silent()
-    other.send(wire.pack_record(wire.Code.READY))
-    with pytest.raises(MalformedRecord, match="READY where LOADED was due"):
+    channel, runner_socket = line
+    runner_socket.send(wire.pack_record(wire.Code.DONE))
+    with pytest.raises(MalformedRecord, match="without a request"):
+        channel.check_nothing_unread()
+    runner_socket.send(wire.pack_record(wire.Code.READY))
+    with pytest.raises(MalformedRecord, match="READY instead of LOADED"):
         channel.expect(wire.Code.LOADED, _soon())
 
 
 @pytest.mark.parametrize("spin", [False, True])
 def test_silence_and_the_end_of_the_line_are_told_apart(line: tuple[Channel, socket.socket], *, spin: bool) -> None:
-    channel, other = line
+    channel, runner_socket = line
     with pytest.raises(ChannelTimeout):
         channel.receive(time.monotonic() + 0.05, spin=spin)
-    other.close()
+    runner_socket.close()
     with pytest.raises(ChannelClosed):
         channel.receive(_soon(), spin=spin)
     with pytest.raises(ChannelClosed):
-        channel.must_be_silent()
+        channel.check_nothing_unread()
     with pytest.raises(ChannelClosed):
         channel.send({"op": "load"})
     with pytest.raises(ChannelClosed):

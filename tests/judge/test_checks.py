@@ -135,7 +135,7 @@ def test_what_could_not_be_applied_is_noted() -> None:
     assert _checked(made, lambda x: x.clone(), "", check).verdict is Verdict.PASSED
     assert check.note is not None
     assert check.note.startswith(
-        "the rule on precision was not applied: no float64 truth: the reference gives `out` in"
+        "the rule on precision was not applied: no float64 truth: the reference returns `out` in"
     )
 
 

@@ -1,4 +1,4 @@
-"""What the clock's figures are made of, and which blocks count."""
+"""The clock's figures, and the choice of blocks that count."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from harness.judge.clock import (
     subtracted_ns,
 )
 from harness.judge.devices.interface import Batch, Calibration, Device
-from harness.judge.timing import Block, kept, wanted_width
+from harness.judge.timing import Block, counted_blocks, stopping_half_width
 from harness.model.verdict import Trust
 
 _CALIBRATION = Calibration(handshake_ns=100_000, dispatch_ns=500)
@@ -46,7 +46,7 @@ def test_no_more_of_a_handshake_counts_than_a_wrong_calibration_may_cost() -> No
 def test_a_call_whose_handshake_may_be_subtracted_whole_is_a_batch_by_itself() -> None:
     quick = Calibration(handshake_ns=60_000, dispatch_ns=500)
     assert [calls_for(call_ns, 100, quick) for call_ns in (1_900_000, 2_100_000)] == [3, 1]
-    assert calls_for(2_100_000, 100, Calibration(0.0, 0.0)) == 3, "without a handshake nothing is said of batches"
+    assert calls_for(2_100_000, 100, Calibration(0.0, 0.0)) == 3, "without a handshake there is no such limit"
 
 
 def test_batches_are_long_enough_for_the_clock_and_fit_into_memory() -> None:
@@ -56,32 +56,32 @@ def test_batches_are_long_enough_for_the_clock_and_fit_into_memory() -> None:
     assert calls_for(1_000, 5, _CALIBRATION) == 5
 
 
-def test_a_batch_is_disturbed_by_what_others_took_not_by_how_long_it_was() -> None:
+def test_a_batch_is_disturbed_by_other_processes_not_by_its_duration() -> None:
     assert disturbed(Batch(1_000_000, 0, 20_000))
     assert not disturbed(Batch(900_000_000, 0, 20_000))
 
 
 def test_calibration_is_not_moved_by_disturbed_batches() -> None:
-    seen = iter([*([150_000] * 60), *([9_000_000] * 20)])
+    overheads_ns = iter([*([150_000] * 60), *([9_000_000] * 20)])
 
     def batch() -> Batch:
-        return Batch(1_000_000 + next(seen), 1_000_000, 0)
+        return Batch(1_000_000 + next(overheads_ns), 1_000_000, 0)
 
     assert handshake_ns(batch) == 150_000
     assert dispatch_ns(lambda: Batch(0, 500_000, 0), 1000) == 500
 
 
-@pytest.mark.parametrize(("trust", "wanted"), [(Trust.LAUNCH_BOUND, 0.02), (Trust.BOUNDED, 0.005)])
-def test_the_hosts_noise_is_not_timed_to_half_a_percent(trust: Trust, wanted: float) -> None:
+@pytest.mark.parametrize(("trust", "half_width"), [(Trust.LAUNCH_BOUND, 0.02), (Trust.BOUNDED, 0.005)])
+def test_the_hosts_noise_is_not_timed_to_half_a_percent(trust: Trust, half_width: float) -> None:
     device = create_autospec(Device, instance=True)
     device.trust.return_value = trust
-    assert wanted_width(0.005, [_block(100.0, 0.0), _block(300.0, 0.0)], device) == wanted
+    assert stopping_half_width(0.005, [_block(100.0, 0.0), _block(300.0, 0.0)], device) == half_width
     device.trust.assert_called_once_with(200.0, 200.0)
 
 
 def test_blocks_are_chosen_by_disturbance_alone() -> None:
     clean = [_block(latency, 0.0) for latency in (100.0, 900.0, 110.0)]
     spoiled = [_block(1.0, 0.5), _block(1.0, 0.02)]
-    assert kept([*clean, *spoiled], 3) == clean
-    assert kept([*spoiled, *clean], 4) == [spoiled[1], *clean]
+    assert counted_blocks([*clean, *spoiled], 3) == clean
+    assert counted_blocks([*spoiled, *clean], 4) == [spoiled[1], *clean]
     assert clean[0].log_ratio == pytest.approx(math.log(2.0))

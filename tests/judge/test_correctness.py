@@ -18,22 +18,22 @@ from harness.model.verdict import Verdict
 STRICT = Tolerance(max_atol=1e-5, max_rtol=1e-5)
 
 
-def _wrong(expected: torch.Tensor, actual: torch.Tensor, tolerance: Tolerance = STRICT, **more: Any) -> str:
-    found = compare(expected, actual, tolerance, **more)
-    assert found.verdict is Verdict.INCORRECT_NUMERICAL
-    assert found.reason is not None
-    return found.reason
+def _wrong(expected: torch.Tensor, actual: torch.Tensor, tolerance: Tolerance = STRICT, **options: Any) -> str:
+    comparison = compare(expected, actual, tolerance, **options)
+    assert comparison.verdict is Verdict.INCORRECT_NUMERICAL
+    assert comparison.reason is not None
+    return comparison.reason
 
 
 def test_equal_and_nearly_equal_outputs_pass_with_their_errors() -> None:
     expected = torch.randn(300, 1000)
     assert compare(expected, expected.clone(), STRICT).max_abs_error == 0.0
-    found = compare(expected, expected + 5e-6, STRICT)
-    assert found.passed
-    assert found.matched == 1.0
-    assert found.max_abs_error == pytest.approx(5e-6, rel=0.1)
-    assert found.max_rel_error == pytest.approx(float((5e-6 / expected.abs().clamp_min(1e-5)).max()), rel=0.2)
-    assert found.rms_error == pytest.approx(5e-6, rel=0.1)
+    comparison = compare(expected, expected + 5e-6, STRICT)
+    assert comparison.passed
+    assert comparison.matched == 1.0
+    assert comparison.max_abs_error == pytest.approx(5e-6, rel=0.1)
+    assert comparison.max_rel_error == pytest.approx(float((5e-6 / expected.abs().clamp_min(1e-5)).max()), rel=0.2)
+    assert comparison.rms_error == pytest.approx(5e-6, rel=0.1)
 
 
 def test_the_bound_is_atol_plus_rtol_times_expected() -> None:
@@ -50,9 +50,9 @@ def test_the_matched_ratio_lets_small_faults_go_and_reports_the_first_beyond_it(
     actual = expected.clone()
     actual.view(-1)[:100] += 1e-4
     tolerance = Tolerance(max_atol=1e-5, max_rtol=1e-5, required_matched_ratio=0.99)
-    found = compare(expected, actual, tolerance)
-    assert found.passed
-    assert found.matched == pytest.approx(0.99)
+    comparison = compare(expected, actual, tolerance)
+    assert comparison.passed
+    assert comparison.matched == pytest.approx(0.99)
     actual.view(-1)[5000] += 1e-4
     assert compare(expected, actual, tolerance).verdict is Verdict.INCORRECT_NUMERICAL
     assert compare(expected, actual, tolerance).first_mismatch == (0, 0)
@@ -74,12 +74,12 @@ def test_what_is_not_finite_or_not_written_fails_however_little_it_is() -> None:
     for value in (math.nan, math.inf, -math.inf):
         actual = expected.clone()
         actual[999, 99] = value
-        found = compare(expected, actual, Tolerance())
-        assert found.verdict is Verdict.INCORRECT_NUMERICAL
-        assert found.reason is not None
-        assert "1 values are not finite (or were not written); at [999, 99]" in found.reason
-        assert found.first_mismatch == (999, 99)
-        assert found.max_abs_error == math.inf
+        comparison = compare(expected, actual, Tolerance())
+        assert comparison.verdict is Verdict.INCORRECT_NUMERICAL
+        assert comparison.reason is not None
+        assert "1 values are not finite (or were not written); at [999, 99]" in comparison.reason
+        assert comparison.first_mismatch == (999, 99)
+        assert comparison.max_abs_error == math.inf
 
 
 def test_nan_counts_as_a_mismatch() -> None:
@@ -151,28 +151,28 @@ def test_packed_four_bit_floats_are_compared_as_numbers() -> None:
     negative_zero = torch.tensor([0x08], dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
     zero = torch.tensor([0x00], dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
     assert compare(zero, negative_zero, STRICT).passed
-    other = torch.tensor([0x21, 0x53], dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
-    assert "at [3]: 3, expected 2" in _wrong(expected, other)
+    wrong = torch.tensor([0x21, 0x53], dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
+    assert "at [3]: 3, expected 2" in _wrong(expected, wrong)
 
 
 def test_shape_and_dtype_have_verdicts_of_their_own() -> None:
     expected = torch.zeros(2, 3)
     assert compare(expected, torch.zeros(3, 2), STRICT).verdict is Verdict.INCORRECT_SHAPE
-    found = compare(expected, torch.zeros(2, 3, dtype=torch.float64), STRICT, name="out")
-    assert found.verdict is Verdict.INCORRECT_DTYPE
-    assert found.reason == "output `out` is torch.float64; expected torch.float32"
+    comparison = compare(expected, torch.zeros(2, 3, dtype=torch.float64), STRICT, name="out")
+    assert comparison.verdict is Verdict.INCORRECT_DTYPE
+    assert comparison.reason == "output `out` is torch.float64; expected torch.float32"
     assert compare_all({"a": expected}, {}, STRICT).reason == "output `a` is missing"
     assert compare(torch.zeros(0, 4), torch.zeros(0, 4), STRICT).passed
 
 
 def test_all_outputs_count_and_a_limit_on_precision_may_be_given() -> None:
     a, b = torch.randn(100), torch.randn(100)
-    both = compare_all({"a": a, "b": b}, {"a": a + 1e-6, "b": b}, STRICT)
-    assert both.passed
-    assert both.max_abs_error > 0
-    found = compare_all({"a": a}, {"a": a + 1e-6}, STRICT, rms_limits={"a": 1e-7})
-    assert found.reason is not None
-    assert "less precise than an honest implementation (our rule)" in found.reason
+    comparison = compare_all({"a": a, "b": b}, {"a": a + 1e-6, "b": b}, STRICT)
+    assert comparison.passed
+    assert comparison.max_abs_error > 0
+    comparison = compare_all({"a": a}, {"a": a + 1e-6}, STRICT, rms_limits={"a": 1e-7})
+    assert comparison.reason is not None
+    assert "less precise than an honest implementation (our rule)" in comparison.reason
 
 
 NUMBERS = st.floats(-1e4, 1e4, width=32) | st.sampled_from([math.nan, math.inf, -math.inf, 0.0, -0.0, 1e-30])
@@ -187,22 +187,24 @@ def one_pass(judge_cache: Path) -> Summed:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("count", [1, 15, 4096, 70_001])
-def test_one_pass_sees_what_torch_sees(one_pass: Summed, dtype: torch.dtype, count: int) -> None:
+def test_one_pass_has_the_result_of_torch(one_pass: Summed, dtype: torch.dtype, count: int) -> None:
     right = torch.randn(count).to(dtype)
-    found = (right.float() * (1 + 1e-2 * torch.randn(count))).to(dtype)
+    actual = (right.float() * (1 + 1e-2 * torch.randn(count))).to(dtype)
     for tolerance in (
         Tolerance(max_atol=1e-3, max_rtol=0.5),
         Tolerance(max_atol=0.0, max_rtol=0.5),
         Tolerance(max_atol=5),
     ):
-        ours, theirs = one_pass(found, right, tolerance), summed(found, right, tolerance)
-        assert (ours.within, ours.some_nonzero) == (theirs.within, theirs.some_nonzero)
-        assert theirs.within
-        assert (ours.max_abs, ours.max_rel) == pytest.approx((theirs.max_abs, theirs.max_rel), rel=1e-6)
-        assert (ours.squared_error, ours.squares) == pytest.approx((theirs.squared_error, theirs.squares), rel=1e-4)
+        native, by_torch = one_pass(actual, right, tolerance), summed(actual, right, tolerance)
+        assert (native.within, native.some_nonzero) == (by_torch.within, by_torch.some_nonzero)
+        assert by_torch.within
+        assert (native.max_abs, native.max_rel) == pytest.approx((by_torch.max_abs, by_torch.max_rel), rel=1e-6)
+        assert (native.squared_error, native.squares) == pytest.approx(
+            (by_torch.squared_error, by_torch.squares), rel=1e-4
+        )
         for place in {0, count // 2, count - 1}:
             for bad in (math.nan, math.inf, 1e9):
-                spoilt = found.clone()
+                spoilt = actual.clone()
                 spoilt[place] = bad
                 assert not one_pass(spoilt, right, tolerance).within
     assert not one_pass(torch.zeros_like(right), right, tolerance).some_nonzero
@@ -225,13 +227,13 @@ def test_never_passes_what_their_tool_fails(
     matched = 1.0 - float(exceeds.sum()) / len(pairs)
     all_zero = not bool(actual.any()) and bool(expected.any())
     tolerance = Tolerance(max_atol=atol, max_rtol=rtol, required_matched_ratio=ratio)
-    found = compare(expected, actual, tolerance, sums=one_pass if native else summed)
-    if found.passed:
+    comparison = compare(expected, actual, tolerance, sums=one_pass if native else summed)
+    if comparison.passed:
         assert bool(actual.isfinite().all())
         assert matched >= ratio
         assert not all_zero
-        assert found.matched == pytest.approx(matched)
-        assert found.max_abs_error == pytest.approx(float(error.max()))
+        assert comparison.matched == pytest.approx(matched)
+        assert comparison.max_abs_error == pytest.approx(float(error.max()))
     elif matched == 1.0:
         assert all_zero or not bool(expected.isfinite().all())
 
@@ -243,8 +245,8 @@ def test_four_megabytes_take_milliseconds() -> None:
     actual = [value + 1e-7 for value in expected]
     fastest = math.inf
     for _ in range(5):
-        for right, found in zip(expected, actual, strict=True):
+        for right, comparison in zip(expected, actual, strict=True):
             begin = time.perf_counter()
-            assert compare(right, found, STRICT).passed
+            assert compare(right, comparison, STRICT).passed
             fastest = min(fastest, time.perf_counter() - begin)
     assert fastest < 0.008

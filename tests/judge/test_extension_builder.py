@@ -115,7 +115,7 @@ def called(runner: Runner) -> None:
     Raises:
         RunnerFailed: a call raised.
     """
-    runner.herd.go()
+    runner.processes.resume()
     runner.channel.send_call(11, range(SLOTS))
     record = runner.accept(runner.channel.receive(time.monotonic() + _WITHIN_S))
     assert (record.code, record.call) == (wire.Code.DONE, 11)
@@ -266,7 +266,7 @@ def test_what_is_missing_is_named_with_the_command_that_brings_it(
     assert missing.value.remedy == "pip install apache-tvm-ffi"
     solution = write_extension(tmp_path / "torch", "int run();\n", binding="torch")
     monkeypatch.setattr(extension_builder, "sysconfig", SimpleNamespace(get_path=lambda _: str(tmp_path)))
-    with pytest.raises(ConfigurationError, match=r"needs Python's headers, and .*/Python\.h is not here") as missing:
+    with pytest.raises(ConfigurationError, match=r"needs Python's headers, and .*/Python\.h does not exist") as missing:
         built(made, solution, tmp_path / "cache")
     assert str(missing.value.remedy).startswith("apt-get install python3-dev")
 

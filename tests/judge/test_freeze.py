@@ -17,7 +17,7 @@ import pytest
 
 from harness.judge.isolation import seccomp
 from harness.judge.isolation.cgroup_freezer import GroupFreezer, freezer_works
-from harness.judge.isolation.process_freezer import MAX_PROCESSES, FreezeError, Herd
+from harness.judge.isolation.process_freezer import MAX_PROCESSES, FreezeError, SandboxProcesses
 from harness.judge.native import load_native
 from harness.judge.shared_memory import Region
 from tests.judge.confined import confined
@@ -100,20 +100,20 @@ _NEEDS_FREEZER = pytest.mark.skipif(not freezer_works(), reason="no writable con
 
 
 @contextmanager
-def _herd(code: str, tmp_path: Path, *, freezes: bool = False) -> Iterator[tuple[Herd, Region]]:
+def _sandbox(code: str, tmp_path: Path, *, freezes: bool = False) -> Iterator[tuple[SandboxProcesses, Region]]:
     region = Region(mmap.PAGESIZE, sealed=False)
     gate = "memory[4000:4001] = b'r'\nwhile memory[4001] == 0: time.sleep(0.001)\n"
-    with confined(_COUNTERS + gate + code, tmp_path, inherit=(region.descriptor,)) as (sandbox, _):
+    with confined(_COUNTERS + gate + code, tmp_path, inherit=(region.descriptor,)) as (confinement, _):
         wait_until(lambda: region.all[4000].item() == ord("r"), what="the sandboxed process")
-        freezer = GroupFreezer.of(sandbox.groups) if freezes else None
+        freezer = GroupFreezer.of(confinement.groups) if freezes else None
         assert freezes == (freezer is not None)
-        herd = Herd.of(sandbox.first, isolated=True, freezer=freezer)
+        sandbox = SandboxProcesses.of(confinement.first, isolated=True, freezer=freezer)
         region.all[4001] = 1
         try:
             wait_until(lambda: all(_counts(region)), what="all counters")
-            yield herd, region
+            yield sandbox, region
         finally:
-            herd.close()
+            sandbox.close()
     region.close()
 
 
@@ -133,14 +133,14 @@ def _counts(region: Region) -> tuple[int, ...]:
     ids=["threads", "frozen", "coming", "children", "waking"],
 )
 def test_nothing_moves_while_it_is_stopped(tmp_path: Path, code: str, freezes: bool) -> None:
-    with _herd(code, tmp_path, freezes=freezes) as (herd, region):
+    with _sandbox(code, tmp_path, freezes=freezes) as (sandbox, region):
         for _ in range(5):
-            herd.stop(120.0)
+            sandbox.stop(120.0)
             before = _counts(region)
             until = time.monotonic() + 0.05
             while time.monotonic() < until:
                 assert _counts(region) == before
-            herd.go()
+            sandbox.resume()
             wait_until(partial(_all_beyond, region, before), what="progress")
 
 
@@ -157,27 +157,27 @@ for place in range(4):
     struct.pack_into("<q", memory, 8 * place, 1)
 time.sleep(600)
 """
-    with _herd(code, tmp_path) as (herd, _), pytest.raises(FreezeError, match="processes in the sandbox"):
-        herd.stop()
+    with _sandbox(code, tmp_path) as (sandbox, _), pytest.raises(FreezeError, match="processes in the sandbox"):
+        sandbox.stop()
 
 
 def test_the_time_that_others_took_is_told_from_its_own(tmp_path: Path) -> None:
-    with _herd(_THREADS, tmp_path) as (herd, _):
-        herd.stop(120.0)
-        on, waited, total = herd.run_delay_ns()
+    with _sandbox(_THREADS, tmp_path) as (sandbox, _):
+        sandbox.stop(120.0)
+        on, waited, total = sandbox.run_delay_ns()
         assert total >= on > 0
         assert waited >= 0
-        assert herd.run_delay_ns() == (on, waited, total), "stopped, it uses nothing"
+        assert sandbox.run_delay_ns() == (on, waited, total), "stopped, it uses nothing"
 
 
 def test_a_stopped_sandbox_passes_the_check(tmp_path: Path) -> None:
-    with _herd(_THREADS, tmp_path) as (herd, _):
-        herd.check_still_stopped()  # it was never stopped, so there is nothing to check
+    with _sandbox(_THREADS, tmp_path) as (sandbox, _):
+        sandbox.check_still_stopped()  # it was never stopped, so there is nothing to check
         for _ in range(20):
-            herd.stop(5.0)
-            herd.check_still_stopped()
-            herd.check_still_stopped()
-            herd.go()
+            sandbox.stop(5.0)
+            sandbox.check_still_stopped()
+            sandbox.check_still_stopped()
+            sandbox.resume()
 
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="the numbers of system calls are this architecture's")
@@ -185,48 +185,48 @@ def test_a_timer_that_continues_a_stopped_sandbox_is_detected(tmp_path: Path, mo
     """Without the filter's rule against timers, so that the detection alone is tested."""
     denied = {name: number for name, number in seccomp._DENIED["x86_64"].items() if name != "timer_create"}  # noqa: SLF001
     monkeypatch.setitem(seccomp._DENIED, "x86_64", denied)  # noqa: SLF001
-    with _herd(_WOKEN_BY_A_TIMER, tmp_path) as (herd, region):
-        wait_until(lambda: _continued_by_its_timer(herd, region), what="the timer's signal")
+    with _sandbox(_WOKEN_BY_A_TIMER, tmp_path) as (sandbox, region):
+        wait_until(lambda: _continued_by_its_timer(sandbox, region), what="the timer's signal")
         with pytest.raises(FreezeError, match="while it was stopped"):
-            herd.check_still_stopped()
+            sandbox.check_still_stopped()
 
 
-def _continued_by_its_timer(herd: Herd, region: Region) -> bool:
+def _continued_by_its_timer(sandbox: SandboxProcesses, region: Region) -> bool:
     """Stop the sandbox and see it go on. Not each time: a stop discards a signal that is on its way."""
     try:
-        herd.stop(5.0)
+        sandbox.stop(5.0)
     except FreezeError:
         return False
     before = _counts(region)
     try:
         wait_until(lambda: _counts(region) != before, what="progress", deadline_s=0.2)
     except TimeoutError:
-        herd.go()
+        sandbox.resume()
         return False
     return True
 
 
 def test_a_sandbox_that_was_continued_and_stopped_again_is_detected(tmp_path: Path) -> None:
-    with _herd(_THREADS, tmp_path) as (herd, region):
-        herd.stop(5.0)
+    with _sandbox(_THREADS, tmp_path) as (sandbox, region):
+        sandbox.stop(5.0)
         before = _counts(region)
-        os.kill(herd.runner, signal.SIGCONT)
+        os.kill(sandbox.runner, signal.SIGCONT)
         wait_until(lambda: _counts(region) != before, what="progress")
-        os.kill(herd.runner, signal.SIGSTOP)
+        os.kill(sandbox.runner, signal.SIGSTOP)
         with pytest.raises(FreezeError, match="while it was stopped"):
-            herd.check_still_stopped()
+            sandbox.check_still_stopped()
 
 
 @_NEEDS_FREEZER
 def test_a_frozen_sandbox_does_not_run_whatever_signal_it_gets(tmp_path: Path) -> None:
-    with _herd(_THREADS, tmp_path, freezes=True) as (herd, region):
-        herd.stop(5.0)
-        herd.check_still_stopped()  # freezing gives no thread a processor
+    with _sandbox(_THREADS, tmp_path, freezes=True) as (sandbox, region):
+        sandbox.stop(5.0)
+        sandbox.check_still_stopped()  # freezing gives no thread a processor
         before = _counts(region)
-        os.kill(herd.runner, signal.SIGCONT)
-        wait_until(lambda: _is_refused(herd), what="the signal's trace")
+        os.kill(sandbox.runner, signal.SIGCONT)
+        wait_until(lambda: _is_refused(sandbox), what="the signal's trace")
         assert _counts(region) == before
-        herd.go()
+        sandbox.resume()
         wait_until(partial(_all_beyond, region, before), what="progress")
 
 
@@ -235,28 +235,28 @@ def test_a_frozen_sandbox_does_not_run_whatever_signal_it_gets(tmp_path: Path) -
 def test_a_timer_does_not_continue_a_frozen_sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     denied = {name: number for name, number in seccomp._DENIED["x86_64"].items() if name != "timer_create"}  # noqa: SLF001
     monkeypatch.setitem(seccomp._DENIED, "x86_64", denied)  # noqa: SLF001
-    with _herd(_WOKEN_BY_A_TIMER, tmp_path, freezes=True) as (herd, region):
-        wait_until(lambda: _woken_by_its_timer(herd, region), what="the timer's signal")
+    with _sandbox(_WOKEN_BY_A_TIMER, tmp_path, freezes=True) as (sandbox, region):
+        wait_until(lambda: _woken_by_its_timer(sandbox, region), what="the timer's signal")
 
 
-def _woken_by_its_timer(herd: Herd, region: Region) -> bool:
+def _woken_by_its_timer(sandbox: SandboxProcesses, region: Region) -> bool:
     """Stop the sandbox and see its timer's signal leave a trace, and nothing run. Not each time: see below."""
-    herd.stop(5.0)
+    sandbox.stop(5.0)
     before = _counts(region)
     try:
-        wait_until(lambda: _is_refused(herd), what="the signal's trace", deadline_s=0.2)
+        wait_until(lambda: _is_refused(sandbox), what="the signal's trace", deadline_s=0.2)
     except TimeoutError:
         return False
     else:
         assert _counts(region) == before
         return True
     finally:
-        herd.go()
+        sandbox.resume()
 
 
-def _is_refused(herd: Herd) -> bool:
+def _is_refused(sandbox: SandboxProcesses) -> bool:
     try:
-        herd.check_still_stopped()
+        sandbox.check_still_stopped()
     except FreezeError as error:
         return "while it was stopped" in error.reason
     return False
@@ -267,11 +267,11 @@ def test_the_clock_does_not_start_for_a_sandbox_that_has_run(tmp_path: Path, jud
     native = load_native(judge_cache)
     assert native is not None
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with ours, theirs, _herd(_THREADS, tmp_path, freezes=freezes) as (herd, region):
-        herd.stop(5.0)
-        proved, before = herd.proved_slices, _counts(region)
+    with ours, theirs, _sandbox(_THREADS, tmp_path, freezes=freezes) as (sandbox, region):
+        sandbox.stop(5.0)
+        proved, before = sandbox.proved_slices, _counts(region)
         assert proved is not None
-        exchange = partial(native.exchange, ours.fileno(), *herd.descriptors(), spin=False, within_s=0.05, record=24)
+        exchange = partial(native.exchange, ours.fileno(), *sandbox.descriptors(), spin=False, within_s=0.05, record=24)
         assert exchange(slices=proved + 1).refused
         assert _counts(region) == before
         seen = exchange(slices=proved)
@@ -281,24 +281,24 @@ def test_the_clock_does_not_start_for_a_sandbox_that_has_run(tmp_path: Path, jud
 
 
 def test_a_process_that_ended_while_it_was_stopped_is_detected(tmp_path: Path) -> None:
-    with _herd(_THREADS, tmp_path) as (herd, _):
-        herd.stop(5.0)
-        os.kill(herd.runner, signal.SIGKILL)
-        wait_until(lambda: _gone(herd), what="its end")
+    with _sandbox(_THREADS, tmp_path) as (sandbox, _):
+        sandbox.stop(5.0)
+        os.kill(sandbox.runner, signal.SIGKILL)
+        wait_until(lambda: _gone(sandbox), what="its end")
         with pytest.raises(FreezeError, match="while it was stopped"):
-            herd.check_still_stopped()
+            sandbox.check_still_stopped()
 
 
 def test_a_sandbox_that_ended_is_stopped(tmp_path: Path) -> None:
     code = "for place in range(4): struct.pack_into('<q', memory, 8 * place, 1)\n"
-    with _herd(code, tmp_path) as (herd, _):
-        wait_until(lambda: _gone(herd), what="its end")
-        herd.stop()
-        herd.go()
+    with _sandbox(code, tmp_path) as (sandbox, _):
+        wait_until(lambda: _gone(sandbox), what="its end")
+        sandbox.stop()
+        sandbox.resume()
 
 
-def _gone(herd: Herd) -> bool:
+def _gone(sandbox: SandboxProcesses) -> bool:
     try:
-        return Path(f"/proc/{herd.runner}/stat").read_text().rpartition(") ")[2][0] in "ZX"
+        return Path(f"/proc/{sandbox.runner}/stat").read_text().rpartition(") ")[2][0] in "ZX"
     except OSError:
         return True

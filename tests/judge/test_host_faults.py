@@ -42,7 +42,7 @@ pytestmark = pytest.mark.usefixtures("own_locks")
         (OSError(errno.EMFILE, os.strerror(errno.EMFILE)), HostFaultError, "too many files are open"),
         (MemoryError(), OutOfHostMemoryError, "this machine is out of memory"),
         (OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)), OutOfHostMemoryError, "Cannot allocate memory"),
-        (BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), OutOfHostMemoryError, "nothing more start"),
+        (BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), OutOfHostMemoryError, "no further process"),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory"), OutOfHostMemoryError, "can't allocate memory"),
         (RuntimeError("CUDA error: no CUDA-capable device is detected"), HostFaultError, "driver does not work"),
         (HarnessError("GPU is lost"), HostFaultError, "the GPU's driver does not work: GPU is lost"),
@@ -106,7 +106,7 @@ def test_a_compiler_that_the_kernel_ends_for_memory_of_the_machine_is_no_compile
     monkeypatch.setattr(sandbox, "reached_memory_limit", lambda _: own_limit)
     spec = {"compile": {"flags": ["-wrapper", "/bin/sh,-c,kill -9 $$"]}}
     solution = load_solution(write_cpp(tmp_path / "solution", KERNEL, **spec))
-    with pytest.raises(MemoryError if own_limit is False else BuildFailed, match=r"Killed|within its limit"):
+    with pytest.raises(MemoryError if own_limit is False else BuildFailed, match=r"Killed|within its memory limit"):
         build_cpp(made, solution, cache_dir=tmp_path / "cache", sandbox="bubblewrap")
 
 

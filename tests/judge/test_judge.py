@@ -90,7 +90,7 @@ def _rarely(*values: object) -> ParameterSet:
         _rarely(
             '#include <unistd.h>\nextern "C" void scale() { _exit(0); }', Verdict.RUNTIME_ERROR, "exited with code 0"
         ),
-        ('extern "C" void scale(float* x) { x[0] = 1; }', Verdict.RUNTIME_ERROR, "inputs can only be read"),
+        ('extern "C" void scale(float* x) { x[0] = 1; }', Verdict.RUNTIME_ERROR, "inputs are read-only"),
         _rarely(KERNEL.replace("i < n", "i < n - 1"), Verdict.INCORRECT_NUMERICAL, "1 values are not finite"),
         _rarely(KERNEL.replace("* (float)factor", "* 1.50005f"), Verdict.INCORRECT_NUMERICAL, "output `y`"),
     ],
@@ -141,7 +141,7 @@ def test_what_cpp_does_wrong_is_a_verdict(
             _WRITE_EVERYWHERE.format("b'hello'"),
             {},
             Verdict.REWARD_HACK,
-            "5 bytes that are no record",
+            "5 bytes that are not a record",
         ),
     ],
 )

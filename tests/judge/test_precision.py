@@ -97,8 +97,8 @@ def test_the_judges_own_default_dtype_comes_back() -> None:
     assert torch.get_default_dtype() == torch.float32
     made = problem({"x": tensor("float32", "R")}, {"out": tensor("float32", "R")}, "def run(x):\n    1 / 0\n", {"R": 4})
     reference = load_reference(made)
-    found = find_truth(reference, [torch.zeros(4)], {"out": torch.zeros(4)})
-    assert found == "no float64 truth: the reference raises ZeroDivisionError in float64: division by zero"
+    reason = find_truth(reference, [torch.zeros(4)], {"out": torch.zeros(4)})
+    assert reason == "no float64 truth: the reference raises ZeroDivisionError in float64: division by zero"
     assert torch.get_default_dtype() == torch.float32
 
 
@@ -110,8 +110,8 @@ def test_where_the_reference_rounds_regardless_there_is_no_truth() -> None:
         {"R": 4},
     )
     reference = load_reference(made)
-    found = find_truth(reference, [torch.randn(4)], {"out": torch.randn(4)})
-    assert found == "no float64 truth: the reference gives `out` in torch.float32 even when asked for float64"
+    reason = find_truth(reference, [torch.randn(4)], {"out": torch.randn(4)})
+    assert reason == "no float64 truth: the reference returns `out` in torch.float32 even when run in float64"
 
 
 def test_integer_outputs_have_no_precision() -> None:
@@ -123,8 +123,8 @@ def test_integer_outputs_have_no_precision() -> None:
     )
     reference = load_reference(made)
     x = torch.randn(4, 9)
-    found = find_truth(reference, [x], {"out": x.argmax(-1)})
-    assert found == "no float64 truth: no output is a float of at least 16 bits"
+    reason = find_truth(reference, [x], {"out": x.argmax(-1)})
+    assert reason == "no float64 truth: no output is a float of at least 16 bits"
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -1,4 +1,4 @@
-"""What a reference may do to its inputs."""
+"""Changes that a reference may make to its inputs."""
 
 from __future__ import annotations
 

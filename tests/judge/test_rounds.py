@@ -1,4 +1,4 @@
-"""When a difference between calls alone and calls in batches is an accusation."""
+"""Accusations by the difference between single calls and calls in batches."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BLOCKS = [Block(1_000.0, 1_000.0, 1_000.0, 0.0, spoiled=False)] * 12
 
 
 class Machine:
-    """Stands in for a device: a candidate's call alone takes `alone_ns`, and others take a share of it."""
+    """Stand-in for a device on which each call of the candidate takes `alone_ns`, and of the baseline 1 us."""
 
     def __init__(self, alone_ns: int, disturbed_ns: Iterator[int]) -> None:
         self.alone_ns, self.disturbed_ns = alone_ns, disturbed_ns
@@ -53,9 +53,9 @@ class Machine:
         device.trust.return_value = Trust.BOUNDED
         sets.stress.return_value = ("large", "small", "zeros")
         self.sets, self.checker = sets, checker
-        made = Rounds(memory, sets, checker, baseline, candidate, time.monotonic() + 1e6)
-        made.time_alone()
-        return made
+        rounds = Rounds(memory, sets, checker, baseline, candidate, time.monotonic() + 1e6)
+        rounds.time_single_calls()
+        return rounds
 
 
 def always(disturbed_ns: int) -> Iterator[int]:
@@ -66,30 +66,30 @@ def always(disturbed_ns: int) -> Iterator[int]:
 def test_three_quiet_repetitions_are_an_accusation() -> None:
     machine = Machine(3_000, always(0))
     with pytest.raises(RunnerFailed, match="calls are not made one by one") as accused:
-        machine.rounds().compare_alone(BLOCKS)
+        machine.rounds().compare_single_calls(BLOCKS)
     assert accused.value.verdict is Verdict.SUSPECT
     assert machine.batches == 20, "five at first, then three repetitions of five"
 
 
-def test_on_a_machine_that_is_never_quiet_nobody_is_accused_and_the_interval_widens() -> None:
-    assert Machine(3_000, always(100)).rounds().compare_alone(BLOCKS) == pytest.approx(math.log(3))
+def test_on_a_machine_that_is_never_quiet_the_interval_widens_without_an_accusation() -> None:
+    assert Machine(3_000, always(100)).rounds().compare_single_calls(BLOCKS) == pytest.approx(math.log(3))
 
 
 def test_disturbed_repetitions_are_no_evidence() -> None:
     machine = Machine(3_000, iter([*[100] * 50, *[0] * 1000]))
     with pytest.raises(RunnerFailed):
-        machine.rounds().compare_alone(BLOCKS)
+        machine.rounds().compare_single_calls(BLOCKS)
     assert machine.batches == 65, "thirteen times five, of which ten were disturbed"
 
 
-def test_calls_that_cost_the_same_alone_are_believed_at_once() -> None:
+def test_single_calls_of_equal_cost_are_accepted_at_once() -> None:
     machine = Machine(1_400, always(0))
-    assert machine.rounds().compare_alone(BLOCKS) == 0.0
+    assert machine.rounds().compare_single_calls(BLOCKS) == 0.0
     assert machine.batches == 5
 
 
 @pytest.mark.parametrize(("call_ns", "calls"), [(1_000, 32), (1_500_000, 4), (9_000_000, 1)])
-def test_awkward_inputs_come_in_batches_like_the_timed_ones(call_ns: int, calls: int) -> None:
+def test_stress_inputs_come_in_batches_like_the_timed_ones(call_ns: int, calls: int) -> None:
     machine = Machine(call_ns, always(0))
     rounds = machine.rounds()
     machine.lengths.clear()
@@ -98,8 +98,8 @@ def test_awkward_inputs_come_in_batches_like_the_timed_ones(call_ns: int, calls:
     rounds.time(0.5, 0.0)
     kinds = [call.args[1] for call in machine.sets.fill.call_args_list if any(call.args[1])]
     assert kinds, "there are some after the last block at least"
-    assert {len(each) for each in kinds} == {calls} == set(machine.lengths[-len(kinds) :])
-    awkward = sum(bool(kind) for each in kinds for kind in each)
-    assert awkward == len(kinds) * min(2, calls)
+    assert {len(batch) for batch in kinds} == {calls} == set(machine.lengths[-len(kinds) :])
+    stressed = sum(bool(kind) for batch in kinds for kind in batch)
+    assert stressed == len(kinds) * min(2, calls)
     checked = [call.args[3] for call in machine.checker.check.call_args_list if len(call.args) > 3]
-    assert sum(bool(kind) for kind in checked) == awkward, "all of them are checked"
+    assert sum(bool(kind) for kind in checked) == stressed, "all of them are checked"

@@ -1,4 +1,4 @@
-"""What judged code sees and may do."""
+"""Files, processes and system calls that judged code can access."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.agents.agent_tools import Desk
+from harness.agents.agent_tools import AgentTools
 from harness.agents.check_answers import check_outcome
 from harness.agents.session import Answer, Submitted, Tools
 from harness.errors import ConfigurationError
@@ -121,7 +121,7 @@ def problem(tmp_path: Path) -> Path:
     return root
 
 
-def agent(court: JudgeProcess, problem: Path, solution: Path) -> Desk:
+def agent(court: JudgeProcess, problem: Path, solution: Path) -> AgentTools:
     """Return the tools of an agent whose solution is a directory."""
 
     def check(show: str, function: str) -> CheckReply:
@@ -136,13 +136,15 @@ def agent(court: JudgeProcess, problem: Path, solution: Path) -> Desk:
         check=check,
     )
     axes = {"small": f"m={M} n={N} k={K}"}
-    return Desk(tools, lessons=tuple, axes=axes, hide=str, profiled=lambda *_: Answer(""), spend=lambda _: None)
+    return AgentTools(
+        tools, lessons=tuple, axes=axes, hide=str, profile=lambda *_: Answer(""), add_spent=lambda _: None
+    )
 
 
 def test_the_kernel_without_a_mistake_passes(court: JudgeProcess, problem: Path, tmp_path: Path) -> None:
     answer = agent(court, problem, write_cpp(tmp_path / "solution", KERNEL)).check({})
     assert not answer.failed, answer.text
-    assert answer.text.startswith("PASSED without timing: right on 1 workloads")
+    assert answer.text.startswith("PASSED without timing: correct on 1 workloads")
 
 
 @pytest.mark.parametrize("name", sorted(MISTAKES))

@@ -1,4 +1,4 @@
-"""What a virtual machine's host takes is counted for the processors that matter, where there is a host."""
+"""Steal time is counted for the processors of judge and runner, on virtual machines only."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_what_the_host_took_of_both_processors_counts(tmp_path: Path) -> None:
         steal = Steal(tmp_path / "proc")
         before = steal.taken_ns(1)
         write(tmp_path / "proc", 6, 9, 500)
-        assert steal.taken_ns(1) - before == 3 * 10_000_000, "the judge's and the runner's, nobody else's"
+        assert steal.taken_ns(1) - before == 3 * 10_000_000, "the judge's and the runner's, and no other"
         assert steal.taken_ns(0) == 6 * 10_000_000, "once, where both have one"
         steal.close()
     finally:

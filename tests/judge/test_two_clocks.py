@@ -89,12 +89,12 @@ class _Opponents:
     def compile_ahead(self, *_: object) -> None:
         """There is nothing to compile."""
 
-    def reference(self, _: object) -> _Opponents:
+    def trusted(self, *_: object) -> _Opponents:
         self.started += not self._alive
         self._alive = True
         return self
 
-    def drop(self, _: object) -> None:
+    def drop(self, *_: object) -> None:
         self._alive = False
 
     def prepare(self, *arguments: object) -> None:

@@ -93,7 +93,7 @@ def test_an_input_stays_sealed_though_it_is_declared_as_updated(court: JudgeProc
     source = ROWS.replace("(void)cache;", "((float*)cache)[0] = 1;").replace("UPDATE", UPDATE)
     answer = judge(court, write_cache(tmp_path), write_cpp(tmp_path / "solution", source))
     assert answer.verdict is Verdict.RUNTIME_ERROR
-    assert "inputs can only be read" in str(answer.reason)
+    assert "inputs are read-only" in str(answer.reason)
 
 
 @pytest.mark.slow

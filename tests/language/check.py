@@ -77,7 +77,7 @@ def _of_docstring(path: Path, line: int, docstring: str) -> Iterator[Violation]:
 
 def _of_words(path: Path, line: int, text: str) -> Iterator[Violation]:
     for match in WORD_PATTERN.finditer(text):
-        if match[0].lower() not in ALLOWED:
+        if match[0] not in ALLOWED:
             context = " ".join(text[max(0, match.start() - 30) : match.end() + 30].split())
             yield Violation(path, line + text.count("\n", 0, match.start()), f"word `{match[0]}`", context)
 

@@ -1,4 +1,4 @@
-"""From standings to what the policy decides by."""
+"""The policy's inputs from standings and worker status."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ def standing(problem: str, evaluations: int, last_at: str | None, *gains: tuple[
 
 
 def facts(*standings: Standing, recent: Sequence[str] = ()) -> dict[str, ProblemFacts]:
-    found: PolicyInputs = inputs_of(standings, [], [], POLICY, recent)
-    return {one.problem: one for one in found.problems}
+    inputs: PolicyInputs = inputs_of(standings, [], [], POLICY, recent)
+    return {problem.problem: problem for problem in inputs.problems}
 
 
-def test_numbers_are_taken_over_and_failures_counted() -> None:
-    one = facts(standing("t/one", 12, "2026-01-01T00:00:00.000Z", (3, 1.2)))["t/one"]
-    assert (one.evaluations, one.failures, one.since_gain, one.cost_s) == (12, 2, 9, 2.0)
-    assert (one.speedup, one.score) == (None, None)
+def test_numbers_are_copied_and_failures_counted() -> None:
+    problem = facts(standing("t/one", 12, "2026-01-01T00:00:00.000Z", (3, 1.2)))["t/one"]
+    assert (problem.evaluations, problem.failures, problem.since_gain, problem.cost_s) == (12, 2, 9, 2.0)
+    assert (problem.speedup, problem.score) == (None, None)
 
 
-def test_the_slope_is_what_the_last_evaluations_gained() -> None:
+def test_the_slope_is_the_gain_of_the_last_evaluations() -> None:
     recent = facts(standing("t/one", 30, "x", (5, 1.5), (25, 2.0)))["t/one"]
     assert recent.recent_gain == round(math.log(2.0 / 1.5), 6)
     old = facts(standing("t/one", 30, "x", (5, 1.5), (18, 2.0)))["t/one"]
@@ -57,16 +57,16 @@ def test_the_gain_of_the_last_half_of_the_evaluations() -> None:
     assert facts(standing("t/one", 0, None))["t/one"].half_gain == 0.0
 
 
-def test_a_problem_knows_when_the_others_had_their_turn() -> None:
+def test_evaluations_on_other_problems_are_counted() -> None:
     days = [f"2026-01-0{day}T00:00:00.000Z" for day in range(1, 8)]
-    found = facts(
+    problems = facts(
         standing("t/one", 5, days[1]),
         standing("t/two", 70, days[6]),
         standing("t/new", 0, None),
         standing("t/old", 1, "2025-01-01T00:00:00.000Z"),
         recent=days,
     )
-    assert {problem: one.elsewhere for problem, one in found.items()} == {
+    assert {name: problem.elsewhere for name, problem in problems.items()} == {
         "t/one": 5,
         "t/two": 0,
         "t/new": 0,
@@ -80,6 +80,6 @@ def test_the_finished_problems_of_a_worker_come_from_its_status() -> None:
     assert worker_facts("w01", None, 0).finished == {}
 
 
-def test_the_table_in_force_is_an_input() -> None:
+def test_the_present_table_is_an_input() -> None:
     row = Assignment(worker="w01", problem="t/one", state="pinned")
     assert inputs_of([], [], [row], POLICY, []).assignments == (row,)

@@ -34,13 +34,13 @@ NAMES = ("w01", "w02")
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
-    with site_in(tmp_path) as made:
-        yield made
+    with site_in(tmp_path) as workspace_site:
+        yield workspace_site
 
 
 @contextlib.contextmanager
 def planning(site: Site, config: Config | None = None, workers: tuple[str, ...] = NAMES) -> Iterator[None]:
-    """A planner at work in a thread; its end is the end of the block."""
+    """Run a planner in a thread until the end of the block."""
     stop, failed = threading.Event(), []
 
     def work() -> None:
@@ -64,14 +64,14 @@ def table(site: Site) -> tuple[Assignment, ...]:
         return parse(read_text(repo, "main")).assignments
 
 
-def until(site: Site, condition: Callable[[dict[str, str]], bool], what: str) -> dict[str, str]:
-    """Wait for worker -> problem of the table to be as wanted."""
+def until(site: Site, condition: Callable[[dict[str, str]], bool], description: str) -> dict[str, str]:
+    """Wait until the table, as worker -> problem, fulfils a condition, and return it."""
 
-    def now() -> dict[str, str] | None:
+    def matching_rows() -> dict[str, str] | None:
         rows = {row.worker: row.problem for row in table(site) if row.state != "paused"}
         return {"": "", **rows} if condition(rows) else None
 
-    return wait_until(now, what=what)
+    return wait_until(matching_rows, what=description)
 
 
 def edit(site: Site, *rows: str, keep: bool = True) -> None:
@@ -80,11 +80,11 @@ def edit(site: Site, *rows: str, keep: bool = True) -> None:
 
         def committed() -> bool:
             tip = repo.tip("main")
-            head, begin, rest = read_text(repo, "main").partition("<!-- harness:assignments begin -->")
-            inside, end, tail = rest.partition("<!-- harness:assignments end -->")
+            head, begin, from_table = read_text(repo, "main").partition("<!-- harness:assignments begin -->")
+            inside, end, tail = from_table.partition("<!-- harness:assignments end -->")
             lines = inside.strip().splitlines()
-            kept = lines if keep else lines[:2]
-            text = head + begin + "\n" + "\n".join([*kept, *rows]) + "\n" + end + tail
+            present = lines if keep else lines[:2]
+            text = head + begin + "\n" + "\n".join([*present, *rows]) + "\n" + end + tail
             with contextlib.suppress(RepositoryError):  # the planner was faster: read again
                 repo.commit_files("main", {"COORDINATION.md": text.encode()}, "Edit the table", expect=tip)
                 return True
@@ -133,8 +133,8 @@ def test_pinned_rows_stay_and_paused_problems_get_nobody(site: Site) -> None:
     with planning(site):
         rows = until(site, lambda rows: "w01" in rows, "a row for w01")
         assert rows["w01"] == "t/two", "shared: nothing else is open"
-    kept = [row for row in table(site) if row.state != "active"]
-    assert [(row.worker, row.problem, row.wanted) for row in kept] == [
+    of_people = [row for row in table(site) if row.state != "active"]
+    assert [(row.worker, row.problem, row.wanted) for row in of_people] == [
         ("w02", "t/two", "mine"),
         ("-", "t/one", "under repair"),
     ]
@@ -165,18 +165,18 @@ def test_a_broken_table_is_named_and_the_last_good_one_stays(site: Site, row: st
         text = git(site.root, "show", "main:COORDINATION.md")
         line = next(number for number, line in enumerate(text.splitlines(), 1) if "w09" in line)
 
-        def said() -> str | None:
+        def first_message() -> str | None:
             return next(iter(status(site).messages), None)
 
-        message = wait_until(said, what="a complaint")
+        message = wait_until(first_message, what="a complaint")
         assert (f"COORDINATION.md on main:{line}: " in message) or "bytes;" in message
         assert complaint in message
         assert "last good table stays in force" in message
         assert [row.problem for row in status(site).assignments] == [before]
-        kept = git(site.root, "rev-parse", "main:COORDINATION.md")
-        assert kept == broken, "nothing is written over a person's broken table"
+        present = git(site.root, "rev-parse", "main:COORDINATION.md")
+        assert present == broken, "nothing is written over a person's broken table"
         edit(site, keep=False)
-        wait_until(lambda: not said(), what="the end of the complaint")
+        wait_until(lambda: not first_message(), what="the end of the complaint")
         until(site, lambda rows: "w01" in rows, "a row again")
 
 
@@ -202,11 +202,11 @@ def test_nothing_is_written_while_a_person_edits(site: Site, swap_file: str | No
         opened.touch()
     tip = git(site.root, "rev-parse", "main")
     with planning(site):
-        said = wait_until(lambda: status(site).messages, what="the planner's message")
-        assert said[0].startswith("COORDINATION.md is not rewritten while a person edits it: ")
+        messages = wait_until(lambda: status(site).messages, what="the planner's message")
+        assert messages[0].startswith("COORDINATION.md is not rewritten while a person edits it: ")
         assert git(site.root, "rev-parse", "main") == tip
         file.write_text(edited)
-        git(site.root, "commit", "--quiet", "-am", "Think aloud")
+        git(site.root, "commit", "--quiet", "-am", "Add a thought")
         if swap_file:
             opened.unlink()
         until(site, lambda rows: set(rows) == set(NAMES), "two rows")
@@ -237,7 +237,7 @@ def test_notes_become_lessons_once(site: Site) -> None:
         "wider is not faster",
     ]
     shown = git(site.root, "show", "main:COORDINATION.md")
-    assert shown.count("w01: wider is not faster") == 1, "the same words are said once"
+    assert shown.count("w01: wider is not faster") == 1, "the same words are listed once"
 
 
 def test_decisions_replay(site: Site) -> None:
@@ -246,8 +246,8 @@ def test_decisions_replay(site: Site) -> None:
         finish(site, {first: "exhausted"})
         until(site, lambda rows: rows.get("w01") not in {None, first}, "another problem")
     with Repo(site.workspace) as repo:
-        found = replay(site.workspace, repo, Config())
-    assert [(one.seq, one.same) for one in found] == [(1, True), (2, True)]
+        replays = replay(site.workspace, repo, Config())
+    assert [(replayed.seq, replayed.is_equal) for replayed in replays] == [(1, True), (2, True)]
     done = site.call("planner", "--replay")
     assert done.returncode == 0
     assert done.stdout.count("yes") == 2
@@ -255,8 +255,8 @@ def test_decisions_replay(site: Site) -> None:
 
 
 def test_a_decision_of_an_earlier_policy_is_replayed_by_that_policy(site: Site) -> None:
-    """Its facts had no gains yet. The earlier policy stays, today's would move, and the replay comes out the same."""
-    given = PolicyInputs(
+    """Its facts have no gains. The earlier policy keeps the row, the present one moves it, and the replay is equal."""
+    earlier_inputs = PolicyInputs(
         problems=(
             ProblemFacts(problem="t/one", evaluations=8, speedup=1.2, score=0.6, cost_s=8),
             ProblemFacts(problem="t/two", evaluations=8, speedup=1.2, score=0.58, cost_s=8),
@@ -264,9 +264,9 @@ def test_a_decision_of_an_earlier_policy_is_replayed_by_that_policy(site: Site) 
         workers=(WorkerFacts(worker="w01", stint=8),),
         assignments=(Assignment(worker="w01", problem="t/one"),),
     )
-    decision = coverage_then_gain.decide(given)
-    assert decision != decide(given)
-    inputs = given.model_dump(mode="json", exclude={"problems": {"__all__": {"gains", "half_gain"}}})
+    decision = coverage_then_gain.decide(earlier_inputs)
+    assert decision != decide(earlier_inputs)
+    inputs = earlier_inputs.model_dump(mode="json", exclude={"problems": {"__all__": {"gains", "half_gain"}}})
     record = {"run": "main", "target": "cpu", "policy": coverage_then_gain.NAME, "inputs": inputs}
     with Repo(site.workspace) as repo, Ledger(site.workspace, repo, branch="main", writer="planner") as ledger:
         ledger.append_record(DECISIONS, {**record, "decision": decision.model_dump(mode="json")})
@@ -289,7 +289,7 @@ def test_a_decision_that_comes_out_differently_is_an_answer_of_no(site: Site) ->
     git(site.root, "commit", "--quiet", "--all", "-m", "Tamper")
     done = site.call("planner", "--replay")
     assert done.returncode == 1
-    assert "1 of 1 decisions come out differently" in done.stdout
+    assert "1 of 1 decisions differ from the recorded ones" in done.stdout
 
 
 def test_one_planner_a_repository(site: Site) -> None:

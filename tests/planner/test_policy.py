@@ -1,4 +1,4 @@
-"""The policy: what a decision always holds to, and what it does in the cases that matter."""
+"""The policy: rules that every decision obeys, and decisions in important cases."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ POLICY = PolicyConfig(slice_evaluations=4, stale_after=20, return_after=60)
 NAMES = [f"suite/p{number}" for number in range(6)]
 WORKERS = [f"w{number:02}" for number in range(1, 5)]
 Decide = Callable[[PolicyInputs], Decision]
-both = pytest.mark.parametrize("decide_by", [decide, coverage_then_gain.decide], ids=["shipped", "coverage-then-gain"])
-"""Rules that every policy of `harness.planner.placement` obeys."""
+each_policy = pytest.mark.parametrize(
+    "decide_by", [decide, coverage_then_gain.decide], ids=["shipped", "coverage-then-gain"]
+)
+"""Runs a test with each policy that uses `harness.planner.placement`."""
 
 
 def facts(problem: str) -> st.SearchStrategy[ProblemFacts]:
@@ -74,41 +76,41 @@ def inputs(draw: st.DrawFn) -> PolicyInputs:
     )
 
 
-@both
+@each_policy
 @given(inputs())
 def test_a_decision_obeys_people_and_invents_nothing(decide_by: Decide, given_inputs: PolicyInputs) -> None:
     decision = decide_by(given_inputs)
-    kept = [row for row in given_inputs.assignments if row.state != "active"]
-    assert list(decision.assignments[: len(kept)]) == kept
-    paused = {row.problem for row in kept if row.state == "paused"}
-    pinned = {row.worker for row in kept if row.state == "pinned"}
-    known = {facts.problem for facts in given_inputs.problems}
+    fixed = [row for row in given_inputs.assignments if row.state != "active"]
+    assert list(decision.assignments[: len(fixed)]) == fixed
+    paused = {row.problem for row in fixed if row.state == "paused"}
+    pinned = {row.worker for row in fixed if row.state == "pinned"}
+    listed = {facts.problem for facts in given_inputs.problems}
     workers = {facts.worker: facts for facts in given_inputs.workers}
-    new = decision.assignments[len(kept) :]
+    new = decision.assignments[len(fixed) :]
     assert len({row.worker for row in new}) == len(new)
     for row in new:
         assert row.state == "active"
         assert row.worker in workers
         assert row.worker not in pinned
-        assert row.problem in known - paused
+        assert row.problem in listed - paused
         assert workers[row.worker].finished.get(row.problem) != "exhausted"
     for name, about in workers.items():
         assert decision.reasons[name]
-        open_to_it = known - paused - set(about.finished)
+        open_to_it = listed - paused - set(about.finished)
         if open_to_it and name not in pinned:
             assert name in {row.worker for row in new}, "a worker is idle although a problem is open to it"
 
 
-@both
+@each_policy
 @given(inputs())
 def test_a_decision_is_deterministic_and_survives_being_recorded(decide_by: Decide, given_inputs: PolicyInputs) -> None:
     decision = decide_by(given_inputs)
-    again = PolicyInputs.model_validate_json(given_inputs.model_dump_json())
-    assert decide_by(again) == decision
+    recorded = PolicyInputs.model_validate_json(given_inputs.model_dump_json())
+    assert decide_by(recorded) == decision
     assert Decision.model_validate_json(decision.model_dump_json()) == decision
 
 
-@both
+@each_policy
 @given(inputs())
 def test_workers_share_a_problem_only_when_nothing_better_is_free(
     decide_by: Decide, given_inputs: PolicyInputs
@@ -128,7 +130,7 @@ def test_workers_share_a_problem_only_when_nothing_better_is_free(
 
 
 def simulate(decide_by: Decide, problems: int, workers: int, evaluations: int) -> list[tuple[str, str]]:
-    """Let workers evaluate in turn where the policy puts them; gains never come. Returns (worker, problem) in order."""
+    """Simulate workers that evaluate in turn and never gain; return (worker, problem) in order."""
     state = {name: ProblemFacts(problem=name) for name in NAMES[:problems]}
     stints = {name: WorkerFacts(worker=name) for name in WORKERS[:workers]}
     rows: tuple[Assignment, ...] = ()
@@ -145,25 +147,25 @@ def simulate(decide_by: Decide, problems: int, workers: int, evaluations: int) -
             for row in rows:
                 if before.get(row.worker) != row.problem:
                     stints[row.worker] = WorkerFacts(worker=row.worker)
-            here = next(row.problem for row in rows if row.worker == name)
-            trace.append((name, here))
+            own_problem = next(row.problem for row in rows if row.worker == name)
+            trace.append((name, own_problem))
             stints[name] = WorkerFacts(worker=name, stint=stints[name].stint + 1)
-            for problem, one in state.items():
+            for problem, facts_before in state.items():
                 change: dict[str, int | float] = (
                     {
-                        "evaluations": one.evaluations + 1,
-                        "since_gain": one.since_gain + 1,
-                        "cost_s": one.cost_s + 1,
+                        "evaluations": facts_before.evaluations + 1,
+                        "since_gain": facts_before.since_gain + 1,
+                        "cost_s": facts_before.cost_s + 1,
                         "elsewhere": 0,
                     }
-                    if problem == here
-                    else {"elsewhere": one.elsewhere + 1}
+                    if problem == own_problem
+                    else {"elsewhere": facts_before.elsewhere + 1}
                 )
-                state[problem] = one.model_copy(update=change)
+                state[problem] = facts_before.model_copy(update=change)
     return trace
 
 
-@both
+@each_policy
 @given(st.integers(1, 6), st.integers(1, 4))
 def test_every_problem_gets_its_slice_before_any_gets_much_more(decide_by: Decide, problems: int, workers: int) -> None:
     need = problems * POLICY.slice_evaluations + workers * POLICY.slice_evaluations
@@ -172,7 +174,7 @@ def test_every_problem_gets_its_slice_before_any_gets_much_more(decide_by: Decid
     assert min(counts.values()) >= POLICY.slice_evaluations
 
 
-@both
+@each_policy
 def test_two_workers_cover_six_problems_without_meeting(decide_by: Decide) -> None:
     trace = simulate(decide_by, 6, 2, 24)
     assert Counter(problem for _, problem in trace) == dict.fromkeys(NAMES, 4)
@@ -180,7 +182,7 @@ def test_two_workers_cover_six_problems_without_meeting(decide_by: Decide) -> No
         assert first[1] != second[1]
 
 
-@both
+@each_policy
 def test_a_stale_problem_is_left_and_returned_to(decide_by: Decide) -> None:
     trace = [problem for _, problem in simulate(decide_by, 2, 1, 200)]
     stays = [problem for problem, before in zip(trace, [None, *trace], strict=False) if problem != before]
@@ -189,7 +191,7 @@ def test_a_stale_problem_is_left_and_returned_to(decide_by: Decide) -> None:
     assert max(Counter(trace).values()) <= 120, "neither problem starves the other"
 
 
-@both
+@each_policy
 def test_workers_share_the_only_problem(decide_by: Decide) -> None:
     decided = decide_by(
         PolicyInputs(
@@ -200,7 +202,7 @@ def test_workers_share_the_only_problem(decide_by: Decide) -> None:
     assert "shared" in decided.reasons["w02"]
 
 
-@both
+@each_policy
 def test_a_worker_whose_tuner_is_done_moves_or_rests(decide_by: Decide) -> None:
     problems = tuple(ProblemFacts(problem=name, evaluations=9) for name in NAMES[:2])
     rows = (Assignment(worker="w01", problem=NAMES[0]),)
@@ -223,12 +225,12 @@ def test_a_worker_whose_tuner_is_done_moves_or_rests(decide_by: Decide) -> None:
     assert "nothing left" in rests.reasons["w01"]
 
 
-@both
+@each_policy
 def test_a_stale_finish_lapses_after_enough_evaluations_elsewhere(decide_by: Decide) -> None:
     def with_elsewhere(count: int) -> tuple[Assignment, ...]:
         problem = ProblemFacts(problem=NAMES[0], evaluations=30, since_gain=25, elsewhere=count)
-        one = WorkerFacts(worker="w01", finished={NAMES[0]: "stale"})
-        return decide_by(PolicyInputs(problems=(problem,), workers=(one,), policy=POLICY)).assignments
+        worker_facts = WorkerFacts(worker="w01", finished={NAMES[0]: "stale"})
+        return decide_by(PolicyInputs(problems=(problem,), workers=(worker_facts,), policy=POLICY)).assignments
 
     assert with_elsewhere(59) == ()
     assert [row.problem for row in with_elsewhere(60)] == [NAMES[0]]
@@ -248,7 +250,7 @@ def test_value_prefers_headroom_slope_and_cheapness_and_fades_without_gain() -> 
     assert worth(duplicates=10) < worth()
 
 
-@both
+@each_policy
 def test_a_worker_moves_after_its_slice_only_for_much_more(decide_by: Decide) -> None:
     def one_move(score: float) -> str:
         problems = (
@@ -268,17 +270,17 @@ def test_a_worker_moves_after_its_slice_only_for_much_more(decide_by: Decide) ->
 
 
 def test_a_worker_that_has_just_finished_its_problem_is_sent_to_another() -> None:
-    """Also when so much happened elsewhere meanwhile that the problem may be returned to: the worker rests there."""
+    """The problem may be available again because of evaluations on others; the worker would be idle there."""
     problems = tuple(ProblemFacts(problem=name, evaluations=30, elsewhere=61) for name in NAMES[:3])
     rows = tuple(Assignment(worker=worker, problem=name) for worker, name in zip(WORKERS[:2], NAMES[:2], strict=True))
     workers = (WorkerFacts(worker="w01", stint=12, finished={NAMES[0]: "stale"}), WorkerFacts(worker="w02", stint=1))
-    asked = PolicyInputs(problems=problems, workers=workers, assignments=rows, policy=POLICY)
-    assert [row.problem for row in decide(asked).assignments] == [NAMES[2], NAMES[1]]
-    only = asked.model_copy(update={"problems": problems[:1], "workers": workers[:1], "assignments": rows[:1]})
+    policy_inputs = PolicyInputs(problems=problems, workers=workers, assignments=rows, policy=POLICY)
+    assert [row.problem for row in decide(policy_inputs).assignments] == [NAMES[2], NAMES[1]]
+    only = policy_inputs.model_copy(update={"problems": problems[:1], "workers": workers[:1], "assignments": rows[:1]})
     assert [row.problem for row in decide(only).assignments] == [NAMES[0]]
 
 
-def test_headroom_is_what_the_score_and_the_speedup_say() -> None:
+def test_headroom_follows_from_score_and_speedup() -> None:
     """A bound of 4x and a speed-up of 1.6: 2.5x is left. A score that fits no bound counts by itself."""
     score = 1 / (1 + (1 / 1.6 - 0.25) / 0.75)
     assert headroom(ProblemFacts(problem="s/p", speedup=1.6, score=score)) == pytest.approx(math.log(2.5))
@@ -318,19 +320,22 @@ def test_expected_gains_are_numbers_above_zero(given_inputs: PolicyInputs) -> No
 
 @given(inputs())
 def test_round_robin_obeys_people_and_keeps_workers_apart(given_inputs: PolicyInputs) -> None:
-    """Nobody is idle while a problem is open, and nobody shares one while another is free."""
+    """No worker is idle while a problem is open, and no problem is shared while another one is free."""
     rows = tuple(row for row in given_inputs.assignments if row.worker in WORKERS or row.state == "paused")
-    asked = given_inputs.model_copy(update={"assignments": rows})
-    decision = round_robin(asked)
-    kept = [row for row in rows if row.state != "active"]
-    assert list(decision.assignments[: len(kept)]) == kept
+    policy_inputs = given_inputs.model_copy(update={"assignments": rows})
+    decision = round_robin(policy_inputs)
+    fixed = [row for row in rows if row.state != "active"]
+    assert list(decision.assignments[: len(fixed)]) == fixed
     busy = [row for row in decision.assignments if row.state != "paused"]
-    paused = {row.problem for row in kept if row.state == "paused"}
-    unfinished = asked.model_copy(
-        update={"assignments": (), "workers": tuple(w.model_copy(update={"finished": {}}) for w in asked.workers)}
+    paused = {row.problem for row in fixed if row.state == "paused"}
+    unfinished = policy_inputs.model_copy(
+        update={
+            "assignments": (),
+            "workers": tuple(w.model_copy(update={"finished": {}}) for w in policy_inputs.workers),
+        }
     )
     crowd = Counter(row.problem for row in round_robin(unfinished).assignments)
-    assert not crowd or max(crowd.values()) <= -(-len(asked.workers) // max(1, len(asked.problems)))
+    assert not crowd or max(crowd.values()) <= -(-len(policy_inputs.workers) // max(1, len(policy_inputs.problems)))
     assert not paused & {row.problem for row in busy if row.state == "active"}
 
 

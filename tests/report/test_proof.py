@@ -88,8 +88,8 @@ def court(tmp_path: Path) -> Iterator[Court]:
 def test_the_honest_branch_is_proved(court: Court) -> None:
     proof = court.proof()
     assert (proof.faults, proof.notes) == ([], [])
-    assert proof.found is not None
-    assert (proof.found.counts.seq, proof.tree) == (7, court.place.trees[2])
+    assert proof.measured is not None
+    assert (proof.measured.counts.seq, proof.tree) == (7, court.place.trees[2])
 
 
 def test_rebased_and_squashed_it_is_proved_too(court: Court) -> None:
@@ -101,7 +101,7 @@ def test_rebased_and_squashed_it_is_proved_too(court: Court) -> None:
     court.git("commit", "-q", "-m", "Merge a kernel (#1)")
     proof = court.proof(head="squashed")
     assert proof.faults == []
-    assert proof.notes == ["no commit message carries the proof: the ledger's table below is what counts"]
+    assert proof.notes == ["no commit message contains the proof: the table of the ledger counts"]
 
 
 def test_with_main_merged_into_it_it_is_still_proved(court: Court) -> None:
@@ -117,7 +117,7 @@ def test_a_change_without_a_solution_needs_no_proof(court: Court) -> None:
     court.git("add", "-A")
     court.git("commit", "-q", "-m", "Say more")
     proof = court.proof(head="words")
-    assert (proof.faults, proof.notes) == ([], ["it touches no solution: there is nothing to prove"])
+    assert (proof.faults, proof.notes) == ([], ["it changes no solution: there is nothing to prove"])
     court.git("switch", "-q", "main")
 
 
@@ -220,22 +220,22 @@ def forges_the_base_ledger_whole(court: Court) -> None:
 @pytest.mark.parametrize(
     ("forge", "sentence"),
     [
-        (edits_the_ledger, "it changes the ledger: only the daemon writes it, and a proof is looked up in the base's"),
+        (edits_the_ledger, "it changes the ledger: only the daemon writes it, and a proof uses the ledger of the base"),
         (edits_the_ledger_and_puts_it_back, "it changes the ledger: only the daemon writes it"),
         (edits_the_ledger_alone, "it changes the ledger: only the daemon writes it"),
-        (swaps_the_tree, "this exact solution was never judged; was it edited after its measurement?"),
+        (swaps_the_tree, "this exact solution was not judged; it may have been edited after its measurement"),
         (swaps_in_a_tree_that_failed, "did not pass: seq 5 is INCORRECT_NUMERICAL: 3 of 4096 elements are off"),
         (loosens_the_tolerance, f"it changes how {PROBLEM} is judged: problems/{PROBLEM}/workload.jsonl"),
         (slows_the_baseline_down, f"it changes how {PROBLEM} is judged: problems/{PROBLEM}/baseline/run.py"),
         (is_stale, "is stale: seq 6 judged a form of the problem with digest sha256:"),
         (brings_other_files, f"it changes files outside {PLACE}/: conftest.py"),
         (brings_another_judge, "it changes the judge that measures every solution: harness/judge/clock.py"),
-        (brings_other_checks, "it changes the checks themselves: .github/workflows/proof.yml"),
-        (is_for_another_target, f"it was judged for {PROBLEM} on cpu (seq 6), not here"),
+        (brings_other_checks, "it changes the checks of pull requests: .github/workflows/proof.yml"),
+        (is_for_another_target, f"it was judged for {PROBLEM} on cpu (seq 6) instead"),
         (brings_two_at_once, "it changes 2 solutions ("),
         (removes_the_solution, f"it removes {PLACE}/: a removal has no measurement"),
-        (says_more_than_the_ledger, "says something else than the ledger (seq 7), which has: The judge measured 1.5"),
-        (cites_another_hash, "says something else than the ledger (seq 7), which has: Ledger-Entry: "),
+        (says_more_than_the_ledger, "differs from the ledger (seq 7), which has: The judge measured 1.5"),
+        (cites_another_hash, "differs from the ledger (seq 7), which has: Ledger-Entry: "),
         (changes_the_base_ledger, "is broken: ledger/starter/rmsnorm_h4096.yaml seq 3: chain broken"),
         (cuts_the_base_ledger, f"{HEADS} has another end of the file"),
         (forges_the_base_ledger_whole, "seq 7 does not follow from its parts: summary.speedup is not the geometric"),

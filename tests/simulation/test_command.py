@@ -34,9 +34,9 @@ def test_the_table_as_json() -> None:
     assert all(row["seeds"] == 2 and row["evaluations"] > 50 for row in rows)
 
 
-def test_two_processes_give_what_one_gives() -> None:
-    given = [*TINY, "--world", "diminishing", "--policy", "round-robin", "--json"]
-    assert call(*given) == call(*given, "--jobs", "2")
+def test_two_processes_give_the_result_of_one() -> None:
+    arguments = [*TINY, "--world", "diminishing", "--policy", "round-robin", "--json"]
+    assert call(*arguments) == call(*arguments, "--jobs", "2")
 
 
 def test_the_page_has_a_curve_for_each_policy(tmp_path: Path) -> None:
@@ -71,15 +71,15 @@ def test_the_page_escapes_what_it_is_given() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "what"), [(["--world", "flat"], "no world `flat`"), (["--policy", "best"], "no policy `best`")]
+    ("words", "message"), [(["--world", "flat"], "no world `flat`"), (["--policy", "best"], "no policy `best`")]
 )
-def test_unknown_names_are_refused(words: list[str], what: str) -> None:
-    with pytest.raises(ConfigurationError, match=what):
+def test_unknown_names_are_refused(words: list[str], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
         call(*words)
 
 
 def ratio(world: str, seeds: range, settings: SimulationSettings) -> float:
-    """The shipped policy's geometric mean over round robin's, at the end of the settings' time."""
+    """Return the shipped policy's geometric mean divided by round robin's, at the end of the run."""
     runs = dict(run_all([world], [NAME, ROUND_ROBIN], seeds, settings, jobs=1))
     ends = {outcome.policy: outcome.end for outcome in outcomes(runs, settings)}
     return ends[NAME] / ends[ROUND_ROBIN]

@@ -25,63 +25,65 @@ SMALL = SimulationSettings(problems=12, gpus=2, workers=5, hours=72.0)
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_one_seed_gives_one_run(policy: str) -> None:
-    first, again = (simulate(WORLDS["families"], POLICIES[policy], 7, SMALL) for _ in range(2))
-    assert first == again
+    first, second = (simulate(WORLDS["families"], POLICIES[policy], 7, SMALL) for _ in range(2))
+    assert first == second
     assert first != simulate(WORLDS["families"], POLICIES[policy], 8, SMALL)
 
 
 def test_every_decision_is_the_policys_on_inputs_that_can_be_recorded() -> None:
     """The policy gets inputs that survive a ledger, with the counts of the run so far, and its rows are obeyed."""
-    seen: list[PolicyInputs] = []
+    all_inputs: list[PolicyInputs] = []
 
     def watched(inputs: PolicyInputs) -> Decision:
         assert PolicyInputs.model_validate_json(inputs.model_dump_json()) == inputs
-        if seen:
+        if all_inputs:
             last = {row.worker: row for row in decided[-1].assignments}
             assert {row.worker: row for row in inputs.assignments} == last
-        seen.append(inputs.model_copy(deep=True))
+        all_inputs.append(inputs.model_copy(deep=True))
         decided.append(decide(inputs))
         return decided[-1]
 
     decided: list[Decision] = []
     run = simulate(WORLDS["diminishing"], watched, 1, SMALL)
-    assert len(seen) == 72 * 4
-    made = [sum(facts.evaluations for facts in inputs.problems) for inputs in seen]
-    assert made == sorted(made)
-    assert made[0] == 0
-    assert run.samples[-1].evaluations >= made[-1] > 400
-    assert {worker.worker for worker in seen[0].workers} == {f"w{number:03}" for number in range(1, 6)}
-    assert any(worker.finished for worker in seen[-1].workers)
-    assert any(facts.failures for facts in seen[-1].problems)
-    assert all((facts.score is None) == (facts.speedup is None) for facts in seen[-1].problems)
+    assert len(all_inputs) == 72 * 4
+    evaluations = [sum(facts.evaluations for facts in inputs.problems) for inputs in all_inputs]
+    assert evaluations == sorted(evaluations)
+    assert evaluations[0] == 0
+    assert run.samples[-1].evaluations >= evaluations[-1] > 400
+    assert {worker.worker for worker in all_inputs[0].workers} == {f"w{number:03}" for number in range(1, 6)}
+    assert any(worker.finished for worker in all_inputs[-1].workers)
+    assert any(facts.failures for facts in all_inputs[-1].problems)
+    assert all((facts.score is None) == (facts.speedup is None) for facts in all_inputs[-1].problems)
 
 
 def test_round_robin_spreads_evaluations_evenly() -> None:
-    seen: list[PolicyInputs] = []
+    all_inputs: list[PolicyInputs] = []
 
     def watched(inputs: PolicyInputs) -> Decision:
-        seen.append(inputs)
+        all_inputs.append(inputs)
         return POLICIES[ROUND_ROBIN](inputs)
 
     simulate(WORLDS["breakthroughs"], watched, 3, SMALL)
-    made = [facts.evaluations for facts in seen[-1].problems]
-    assert min(made) > 60
-    assert max(made) < 1.25 * min(made)
+    evaluations = [facts.evaluations for facts in all_inputs[-1].problems]
+    assert min(evaluations) > 60
+    assert max(evaluations) < 1.25 * min(evaluations)
 
 
 def test_gpus_are_a_queue() -> None:
-    """With one GPU and slow judging, the GPU is never idle and never judges two candidates at once."""
-    one = replace(SMALL, gpus=1, workers=60, problems=60, hours=30.0)
-    many = replace(one, gpus=60)
-    crowded, free = (simulate(WORLDS["diminishing"], POLICIES[ROUND_ROBIN], 2, each) for each in (one, many))
-    assert crowded.gpu_busy_hours <= one.hours
+    """With one GPU and slow judging, the GPU is never idle and judges one candidate at a time."""
+    one_gpu = replace(SMALL, gpus=1, workers=60, problems=60, hours=30.0)
+    sixty_gpus = replace(one_gpu, gpus=60)
+    crowded, free = (
+        simulate(WORLDS["diminishing"], POLICIES[ROUND_ROBIN], 2, settings) for settings in (one_gpu, sixty_gpus)
+    )
+    assert crowded.gpu_busy_hours <= one_gpu.hours
     assert crowded.samples[-1].evaluations <= free.samples[-1].evaluations
     assert crowded.samples[-1].gpu_hours == pytest.approx(30.0)
     assert free.samples[-1].gpu_hours == pytest.approx(1800.0)
 
 
 def test_workers_on_one_problem_repeat_each_other() -> None:
-    """Without overlap, ten workers on one problem reach more than with it: repeated submissions change nothing."""
+    """Without overlap, ten workers on one problem gain more than with it: repeated submissions change nothing."""
     alone = replace(SMALL, problems=1, workers=10, gpus=10, hours=48.0)
     apart, repeating = (
         simulate(WORLDS["diminishing"], POLICIES[ROUND_ROBIN], 105, replace(alone, overlap=overlap))
@@ -131,9 +133,9 @@ def test_a_simulated_standing_has_the_facts_of_the_ledgers() -> None:
     )
     recent = [f"t{number:02}" for number in range(10, 15)]
     (expected,) = inputs_of([standing], [], (), config, recent).problems
-    found = simulated.facts(14, config)
-    assert found.speedup == pytest.approx(math.exp(0.1))
-    assert found.model_copy(update={"speedup": None, "score": None}) == expected
+    facts = simulated.facts(14, config)
+    assert facts.speedup == pytest.approx(math.exp(0.1))
+    assert facts.model_copy(update={"speedup": None, "score": None}) == expected
 
 
 def test_the_speedup_at_a_cost_is_interpolated() -> None:

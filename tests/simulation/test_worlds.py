@@ -1,4 +1,4 @@
-"""The worlds: each ends at the published figures under even attempts, and they differ in what matters to a policy."""
+"""The worlds: each gives the published figures with even attempts, and they differ in what matters to a policy."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from statistics import mean, median
 
 import pytest
 
-from harness.simulation.even import spread_evenly
-from harness.simulation.problems import SimulatedProblem
+from harness.simulation.problems import SimulatedProblem, spread_evenly
 from harness.simulation.published import PROBLEMS, PUBLISHED, SAMPLING_ERROR, ResultFigures, figures
 from harness.simulation.settings import DEVELOPMENT_SEEDS, HELD_OUT_SEEDS
 from harness.simulation.worlds import WORLDS
@@ -28,11 +27,11 @@ def test_development_and_held_out_seeds_are_distinct() -> None:
 def test_the_figures_of_a_known_run() -> None:
     """Four problems with a bound of 4x: nothing passed, slower, 1.6x, 3x."""
     bound = math.log(4.0)
-    found = figures([-math.inf, math.log(0.5), math.log(1.6), math.log(3.0)], [bound] * 4)
-    assert found.geometric_mean == pytest.approx((1.6 * 3.0) ** 0.25)
-    assert (found.faster, found.above_2x) == (0.5, 0.25)
+    result = figures([-math.inf, math.log(0.5), math.log(1.6), math.log(3.0)], [bound] * 4)
+    assert result.geometric_mean == pytest.approx((1.6 * 3.0) ** 0.25)
+    assert (result.faster, result.above_2x) == (0.5, 0.25)
     half = 1 / (1 + (1 / 1.6 - 0.25) / 0.75)
-    assert found.median_score == pytest.approx((0.5 + half) / 2)
+    assert result.median_score == pytest.approx((0.5 + half) / 2)
 
 
 @pytest.mark.parametrize("name", WORLDS)
@@ -43,8 +42,8 @@ def test_a_world_ends_at_the_published_figures_when_attempts_are_spread_evenly(n
         problems = WORLDS[name].problems(PROBLEMS, seed)
         runs.append(figures(spread_evenly(problems, EVEN_ATTEMPTS), [problem.headroom for problem in problems]))
     for figure in NAMES:
-        found = mean(getattr(run, figure) for run in runs)
-        assert abs(found - getattr(PUBLISHED, figure)) <= getattr(SAMPLING_ERROR, figure), (figure, found)
+        simulated = mean(getattr(run, figure) for run in runs)
+        assert abs(simulated - getattr(PUBLISHED, figure)) <= getattr(SAMPLING_ERROR, figure), (figure, simulated)
 
 
 @pytest.mark.parametrize("name", WORLDS)
@@ -64,8 +63,8 @@ def test_a_problem_has_the_same_luck_whatever_is_tried_before_it(name: str) -> N
     for problem in after[:7]:
         tried(problem, 50)
     assert tried(alone[7], 100) == tried(after[7], 100)
-    other = WORLDS[name].problems(20, 6)
-    assert tried(alone[8], 100) != tried(other[8], 100)
+    other_seed = WORLDS[name].problems(20, 6)
+    assert tried(alone[8], 100) != tried(other_seed[8], 100)
 
 
 def test_families_learn_from_their_own_problems_only() -> None:
@@ -76,9 +75,9 @@ def test_families_learn_from_their_own_problems_only() -> None:
         subject = problems[0]
         family = subject.key.partition("/")[0]
         if trained is not None:
-            group = [other for other in problems[1:] if (other.key.partition("/")[0] == family) is trained]
-            for other in group:
-                tried(other, 400)
+            group = [problem for problem in problems[1:] if (problem.key.partition("/")[0] == family) is trained]
+            for problem in group:
+                tried(problem, 400)
         luck = random.Random(9)
         return sum(subject.attempt(luck) is not None for _ in range(2000))
 

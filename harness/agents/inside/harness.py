@@ -1,8 +1,7 @@
-"""Inside an agent's sandbox: the `harness` verbs, as requests in files that the harness carries out outside.
+"""The `harness` command inside an agent's sandbox: writes requests to files, which the harness executes outside.
 
-`harness check | submit -m TEXT | history [WORDS] | docs WORDS | note TEXT | profile [WORKLOAD]`. Prints the answer;
-the exit code is 1 when the request failed. Runs from a directory of its own inside the sandbox, so it imports nothing
-of the harness.
+`harness check | submit -m TEXT | history [WORDS] | docs WORDS | note TEXT | profile [WORKLOAD]` prints the answer. The
+exit code is 1 if the request failed. The package is not in the sandbox, so this file imports only the standard library.
 """
 
 import argparse
@@ -36,24 +35,24 @@ def arguments_of(words: list[str]) -> tuple[str, dict[str, str]]:
         "profile", help="hardware counters of the last submission that passed, and what limits it"
     )
     counters.add_argument("workload", nargs="*", help="its sizes or uuid; by default the one with the most data")
-    given = vars(parser.parse_args(words))
-    verb = given.pop("verb")
-    return verb, {name: " ".join(value) if isinstance(value, list) else value for name, value in given.items()}
+    options = vars(parser.parse_args(words))
+    verb = options.pop("verb")
+    return verb, {name: " ".join(value) if isinstance(value, list) else value for name, value in options.items()}
 
 
 def main(words: list[str]) -> int:
-    """Ask, wait, print."""
-    verb, given = arguments_of(words)
+    """Write a request, wait for its answer, print it, and return the exit code."""
+    verb, arguments = arguments_of(words)
     name = uuid.uuid4().hex
-    fresh, answer = REQUESTS / f".{name}.tmp", REQUESTS / f"{name}.answer"
-    fresh.write_text(json.dumps({"tool": verb, "arguments": given}))
-    fresh.rename(REQUESTS / f"{name}.request")
-    while not answer.exists():  # no deadline: the session has one
+    temporary_file, answer_file = REQUESTS / f".{name}.tmp", REQUESTS / f"{name}.answer"
+    temporary_file.write_text(json.dumps({"tool": verb, "arguments": arguments}))
+    temporary_file.rename(REQUESTS / f"{name}.request")
+    while not answer_file.exists():  # the session has a deadline, so this wait needs none
         time.sleep(_POLL_S)
-    said = json.loads(answer.read_text())
-    answer.unlink()
-    sys.stdout.write(f"{said['text']}\n")
-    return 1 if said["failed"] else 0
+    answer = json.loads(answer_file.read_text())
+    answer_file.unlink()
+    sys.stdout.write(f"{answer['text']}\n")
+    return 1 if answer["failed"] else 0
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Inside an agent's sandbox: a port of the loopback that leads to the gateway's socket, and the agent itself.
+"""The first process in an agent's sandbox: forwards a loopback port to the gateway's socket and runs the agent.
 
-`python relay.py PORT SOCKET COMMAND...`: listens, runs the command, ends with it and with its exit code. Runs from a
-directory of its own inside the sandbox, so it imports nothing of the harness.
+`python relay.py PORT SOCKET COMMAND...` listens on the port, runs the command and exits with its exit code. The package
+is not in the sandbox, so this file imports only the standard library.
 """
 
 import contextlib
@@ -12,47 +12,48 @@ import sys
 import threading
 from pathlib import Path
 
-_PIECE = 1 << 16
+_CHUNK_BYTES = 1 << 16
 
 
-def pump(source: socket.socket, sink: socket.socket) -> None:
-    """Copy bytes as they come, until one side ends."""
+def _copy(source: socket.socket, destination: socket.socket) -> None:
+    """Copy bytes until one side closes, then shut both directions down."""
     with contextlib.suppress(OSError):
-        while piece := source.recv(_PIECE):
-            sink.sendall(piece)
-    for each, how in ((sink, socket.SHUT_WR), (source, socket.SHUT_RD)):
-        with contextlib.suppress(OSError):
-            each.shutdown(how)
+        while chunk := source.recv(_CHUNK_BYTES):
+            destination.sendall(chunk)
+    with contextlib.suppress(OSError):
+        destination.shutdown(socket.SHUT_WR)
+    with contextlib.suppress(OSError):
+        source.shutdown(socket.SHUT_RD)
 
 
-def carry(inner: socket.socket, path: str) -> None:
-    """Connect one caller with the gateway."""
-    with inner, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as outer, contextlib.suppress(OSError):
-        outer.connect(path)
-        inner.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        back = threading.Thread(target=pump, args=(outer, inner), daemon=True)
-        back.start()
-        pump(inner, outer)
-        back.join()
+def _connect(client: socket.socket, path: str) -> None:
+    """Connect one client with the gateway's socket and copy both directions."""
+    with client, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as gateway, contextlib.suppress(OSError):
+        gateway.connect(path)
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        answers = threading.Thread(target=_copy, args=(gateway, client), daemon=True)
+        answers.start()
+        _copy(client, gateway)
+        answers.join()
 
 
-def listen(port: int, path: str) -> None:
-    """Accept callers in a thread, for ever."""
+def _listen(port: int, path: str) -> None:
+    """Accept clients in a daemon thread until the process exits."""
     server = socket.create_server(("127.0.0.1", port), backlog=64)
 
     def accept() -> None:
         while True:
-            inner, _ = server.accept()
-            threading.Thread(target=carry, args=(inner, path), daemon=True).start()
+            client, _ = server.accept()
+            threading.Thread(target=_connect, args=(client, path), daemon=True).start()
 
     threading.Thread(target=accept, daemon=True).start()
 
 
 def main(arguments: list[str]) -> int:
-    """Run; the command's exit code, 128 + signal when one ended it."""
+    """Run the command; return its exit code, or 128 plus the number of the signal that ended it."""
     port, path, *command = arguments
     if Path(path).exists():
-        listen(int(port), path)
+        _listen(int(port), path)
     child = subprocess.Popen(command)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, _: child.send_signal(number))

@@ -1,7 +1,7 @@
-"""What holds all workers of a workspace back together: a rate limit, an outage, a refused credential.
+"""The backoff state that all workers of a workspace share: rate limits, outages, a refused credential.
 
-One small file that every worker's gateway looks at before each request. Who meets the limit writes it; nobody has to
-be told.
+The gateway of each worker reads one small file before each request. The gateway that receives a rate limit, an outage
+or a refusal writes the file, so that no process has to notify another one.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 from harness.errors import FormatError
 from harness.formats.bounded import load_json_file
@@ -21,61 +21,80 @@ _LOCK_S = 10.0
 
 
 @dataclass(frozen=True)
-class Fleet:
-    """How things stand with the model."""
+class ApiBackoff:
+    """The state of the model API for all workers of a workspace."""
 
     hold_until: float = 0.0
-    """Seconds since the epoch; no request goes out before."""
-    why: str = ""
+    """Seconds since the epoch; no request is sent before."""
+    reason: str = ""
     failures: int = 0
-    """In a row, over all workers."""
+    """Consecutive failed requests, over all workers."""
     stopped: str | None = None
-    """Why nobody may ask any more: the credential was refused. Ends when a worker is started again."""
+    """The refusal of the credential, after which no request is sent. Cleared when a worker starts again."""
 
     def wait_s(self) -> float:
-        """How long from now no request may go out."""
+        """Return the seconds from now during which no request may be sent."""
         return max(0.0, self.hold_until - time.time())
 
 
-def look(workspace: Workspace) -> Fleet:
-    """How things stand; all well where nothing can be read."""
-    with suppress(OSError, FormatError, TypeError):
-        return Fleet(**load_json_file(workspace.state / "fleet.json"))
-    return Fleet()
+def read_backoff(workspace: Workspace) -> ApiBackoff:
+    """Return the stored state; the default state, which allows requests, if the file is missing or malformed."""
+    with suppress(OSError, FormatError, TypeError, AttributeError):
+        record = load_json_file(workspace.state / "fleet.json")
+        return ApiBackoff(reason=record.pop("why", ""), **record)
+    return ApiBackoff()
 
 
-def hold(workspace: Workspace, *, after_s: float | None, why: str, first_s: float, longest_s: float) -> Fleet:
-    """Hold everybody back: for `after_s`, or twice as long as the last time, from `first_s` up to `longest_s`.
+def back_off(
+    workspace: Workspace, *, after_s: float | None, reason: str, first_s: float, longest_s: float
+) -> ApiBackoff:
+    """Make all workers wait before the next request, and return the new state.
 
-    An `after_s` below `first_s` (some say 0) is not taken at its word: asking at once, again and again, helps nobody.
+    Args:
+        workspace: the workspace whose workers wait.
+        after_s: seconds that the API asked for; None if it gave none. A value below `first_s` (some APIs send 0) is
+            ignored: immediate retries fail again.
+        reason: shown to people and to agents.
+        first_s: the first wait without `after_s`; doubled after each consecutive failure.
+        longest_s: upper bound on the doubled wait.
     """
     with _changing(workspace):
-        fleet = look(workspace)
-        doubled = min(longest_s, first_s * 2.0 ** min(fleet.failures, 30))
-        until = time.time() + (doubled if after_s is None or after_s < first_s else after_s)
-        fleet = replace(fleet, hold_until=max(fleet.hold_until, until), why=why, failures=fleet.failures + 1)
-        _write(workspace, fleet)
-    return fleet
+        state = read_backoff(workspace)
+        doubled_s = min(longest_s, first_s * 2.0 ** min(state.failures, 30))
+        until = time.time() + (doubled_s if after_s is None or after_s < first_s else after_s)
+        state = replace(state, hold_until=max(state.hold_until, until), reason=reason, failures=state.failures + 1)
+        _write(workspace, state)
+    return state
 
 
-def stop(workspace: Workspace, why: str) -> None:
-    """Nobody asks any more."""
+def stop_requests(workspace: Workspace, reason: str) -> None:
+    """Record that the credential was refused: no worker sends a request until one starts again.
+
+    Args:
+        workspace: the workspace whose workers stop.
+        reason: the refusal, as shown to people.
+    """
     with _changing(workspace):
-        _write(workspace, replace(look(workspace), stopped=why))
+        _write(workspace, replace(read_backoff(workspace), stopped=reason))
 
 
-def worked(workspace: Workspace, seen: Fleet) -> None:
-    """A request was answered: back-off starts from the beginning again. Writes only when there is something to undo."""
-    if seen.failures:
+def reset_failures(workspace: Workspace, state: ApiBackoff) -> None:
+    """Restart the exponential backoff from its first wait, after a request that was answered.
+
+    Args:
+        workspace: the workspace of the state.
+        state: as read before the request. Without failures in it, the file is not written.
+    """
+    if state.failures:
         with _changing(workspace):
-            _write(workspace, replace(look(workspace), failures=0, why=""))
+            _write(workspace, replace(read_backoff(workspace), failures=0, reason=""))
 
 
-def ask_again(workspace: Workspace) -> None:
-    """A fresh start, perhaps with another credential; a wait stays in force."""
-    if look(workspace).stopped:
+def allow_requests(workspace: Workspace) -> None:
+    """Clear the refusal of a credential, since the environment may hold another one; a wait stays in force."""
+    if read_backoff(workspace).stopped:
         with _changing(workspace):
-            _write(workspace, replace(look(workspace), stopped=None))
+            _write(workspace, replace(read_backoff(workspace), stopped=None))
 
 
 @contextmanager
@@ -84,5 +103,11 @@ def _changing(workspace: Workspace) -> Iterator[None]:
         yield
 
 
-def _write(workspace: Workspace, fleet: Fleet) -> None:
-    atomic_write(workspace.state / "fleet.json", json.dumps(asdict(fleet)))
+def _write(workspace: Workspace, state: ApiBackoff) -> None:
+    record = {
+        "hold_until": state.hold_until,
+        "why": state.reason,
+        "failures": state.failures,
+        "stopped": state.stopped,
+    }
+    atomic_write(workspace.state / "fleet.json", json.dumps(record))

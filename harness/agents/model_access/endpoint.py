@@ -1,4 +1,4 @@
-"""One cheap request to the model's side: that it can be reached, and that it accepts the key."""
+"""One cheap request to the model API, which checks that it can be reached and that it accepts the key."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _REFUSED = {401, 403}
 _NOT_THERE = {301, 302, 303, 307, 308, 404, 405}
 """The gateway follows no redirect."""
 _QUOTED = 200
-# Without a message the request is invalid, so that it costs nothing; the key is checked before that.
+# A request without messages is invalid and costs nothing; the API checks the key first.
 _REQUEST = {"model": "claude-haiku-4-5", "max_tokens": 1, "messages": []}
 
 _Outcome = ConfigurationError | int
-"""Why the request failed, or the HTTP status of its answer."""
+"""The error of a failed request, or the HTTP status of its answer."""
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """The key is for one host only."""
+    """Follows no redirect: the key is for one host only."""
 
     def redirect_request(self, *_: object) -> None:
         return None
@@ -38,14 +38,14 @@ def ask_endpoint(upstream: Upstream, *, within_s: float) -> Literal["accepted", 
 
     Args:
         upstream: its address and the credential.
-        within_s: the longest time this may take, name resolution included.
+        within_s: timeout in seconds, name resolution included.
 
     Returns:
-        `accepted` when it answered and did not refuse the key; `slow` when a connection was made and no answer came in
-        time; `no such path` when it says that it has no Messages API there.
+        `accepted` if the endpoint answered and did not refuse the key; `slow` if a connection was made but no answer
+        arrived in time; `no such path` if the status shows that the Messages API is not at this address.
 
     Raises:
-        ConfigurationError: it cannot be reached, or it refuses the key.
+        ConfigurationError: the endpoint cannot be reached, or it refuses the key.
     """
     connected = threading.Event()
     outcomes: queue.SimpleQueue[_Outcome] = queue.SimpleQueue()
@@ -56,7 +56,7 @@ def ask_endpoint(upstream: Upstream, *, within_s: float) -> Literal["accepted", 
         except ConfigurationError as error:
             outcomes.put(error)
 
-    # Name resolution has no timeout of its own, so the request runs in a thread that is left behind at the deadline.
+    # Name resolution has no timeout, so the request runs in a daemon thread that is abandoned at the deadline.
     threading.Thread(target=ask, name="endpoint", daemon=True).start()
     try:
         outcome = outcomes.get(timeout=within_s)
@@ -85,18 +85,18 @@ def _status(upstream: Upstream, connected: threading.Event, within_s: float) -> 
             if error.code in _REFUSED:
                 message = " ".join(error.read(4096).decode(errors="replace").split())[:_QUOTED]
                 raise ConfigurationError(
-                    f"the model's side refuses the key ({error.code}): {message}",
+                    f"the model API refuses the key ({error.code}): {message}",
                     where=upstream.url,
-                    remedy="export ANTHROPIC_API_KEY=...    # one that is valid at that address",
+                    remedy="export ANTHROPIC_API_KEY=...    # a key that is valid at that address",
                 ) from error
             return error.code
-    except (OSError, ValueError, http.client.HTTPException) as error:  # the last: what answers does not speak HTTP
-        why = str(getattr(error, "reason", None) or error) or type(error).__name__
-        raise _unreachable(upstream.url, why) from error
+    except (OSError, ValueError, http.client.HTTPException) as error:  # HTTPException: the answer is not HTTP
+        reason = str(getattr(error, "reason", None) or error) or type(error).__name__
+        raise _unreachable(upstream.url, reason) from error
 
 
 def _first_hop(url: str) -> tuple[str, int]:
-    """Host and port of the first connection: the endpoint's, or those of the proxy that leads to it."""
+    """Return host and port of the first connection: the proxy's if one is configured, else the endpoint's."""
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise ValueError("not an address that begins with https:// or http://")
@@ -106,9 +106,9 @@ def _first_hop(url: str) -> tuple[str, int]:
     return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
 
 
-def _unreachable(url: str, why: str) -> ConfigurationError:
+def _unreachable(url: str, reason: str) -> ConfigurationError:
     return ConfigurationError(
-        f"the model's side cannot be reached: {why}",
+        f"the model API cannot be reached: {reason}",
         where=url,
-        remedy="export ANTHROPIC_BASE_URL=...    # or repair the network, the proxy's variables or the certificates",
+        remedy="export ANTHROPIC_BASE_URL=...    # or fix the network, the proxy variables or the certificates",
     )

@@ -1,4 +1,4 @@
-"""One session's account while it is open: added to from several threads, on disk after every change."""
+"""The account of an open session: several threads add to it, and each change is written to disk."""
 
 from __future__ import annotations
 
@@ -13,53 +13,64 @@ from harness.workspace.directories import Workspace
 
 
 class Meter:
-    """Keeps an account.
+    """Adds usage to the account of one session. Thread-safe.
 
     Args:
-        workspace: where it is kept.
-        account: as it is opened.
-        prices: a run's own prices.
+        workspace: stores the account.
+        account: the account at the start of the session.
+        prices: model name pattern -> price, from harness.yaml.
     """
 
     def __init__(self, workspace: Workspace, account: Account, prices: dict[str, Price]) -> None:
         self._workspace, self._account, self._prices = workspace, account, prices
         self._since = time.monotonic()
         self._lock = threading.Lock()
-        self.heard_at = time.monotonic()
-        """When the model's side was heard of last, on the monotonic clock."""
+        self.last_activity = time.monotonic()
+        """Monotonic time of the last data from the model API."""
         with self._lock:
             write_account(workspace, account)
 
     @property
     def account(self) -> Account:
-        """As it stands."""
+        """Return the present account."""
         return self._account
 
     @property
     def spent(self) -> Spent:
-        """What the session used since it was opened."""
+        """Return the usage since the session was opened."""
         return replace(self._account.spent, seconds=time.monotonic() - self._since)
 
-    def add_answer(self, model: str, used: Spent) -> None:
-        """An answer of the model, with the tokens that it says it took."""
-        cost = usd(used, price_of(model, self._prices))
-        self.add(replace(used, usd=cost), model=model)
+    def add_answer(self, model: str, usage: Spent) -> None:
+        """Add an answer of the model at its price.
 
-    def add(self, used: Spent, *, model: str | None = None, session: str | None = None) -> None:
-        """Add what was used, and on disk with it."""
+        Args:
+            model: name of the model, from the answer.
+            usage: the tokens that the answer reports.
+        """
+        cost_usd = usd(usage, price_of(model, self._prices))
+        self.add(replace(usage, usd=cost_usd), model=model)
+
+    def add(self, usage: Spent, *, model: str | None = None, session: str | None = None) -> None:
+        """Add usage and write the account to disk.
+
+        Args:
+            usage: amounts to add.
+            model: replaces the model of the account; None leaves it.
+            session: replaces the session id of the account; None leaves it.
+        """
         with self._lock:
-            spent = replace(self._account.spent + used, seconds=time.monotonic() - self._since)
+            spent = replace(self._account.spent + usage, seconds=time.monotonic() - self._since)
             changes = {name: value for name, value in (("model", model), ("session", session)) if value}
             self._account = replace(self._account, spent=spent, **changes)
             write_account(self._workspace, self._account)
 
     def close(self) -> None:
-        """The session is over."""
+        """Record the end of the session."""
         with self._lock:
             spent = replace(self._account.spent, seconds=time.monotonic() - self._since)
             self._account = replace(self._account, spent=spent, ended=present_time())
             write_account(self._workspace, self._account)
 
-    def heard(self) -> None:
-        """The model's side has sent something."""
-        self.heard_at = time.monotonic()
+    def record_activity(self) -> None:
+        """Record that the model API has sent data."""
+        self.last_activity = time.monotonic()

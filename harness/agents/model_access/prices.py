@@ -1,4 +1,4 @@
-"""What a model's tokens cost: list prices in USD for a million tokens, and a run's own from harness.yaml."""
+"""Prices of models in USD per million tokens: list prices, and prices of a run from harness.yaml."""
 
 from __future__ import annotations
 
@@ -16,13 +16,19 @@ SHIPPED: Mapping[str, Price] = {
     "claude-haiku-*": Price(input=1, output=5),
     "claude-3-5-haiku*": Price(input=0.8, output=4),
 }
-"""The provider's published list prices; the first glob that fits counts. Overridden by `agent.prices`."""
+"""Name pattern -> the provider's published list price; the first pattern that matches counts. `agent.prices` overrides
+it."""
 _DEAREST = Price(input=15, output=75)
-"""For a model that no glob names: a limit in USD must hold for it too."""
+"""Price of a model that no pattern matches: a limit in USD must hold for it too."""
 
 
 def price_of(model: str, own: Mapping[str, Price]) -> Price:
-    """The price of a model, by its name as its answers give it."""
+    """Return the price of a model.
+
+    Args:
+        model: name of the model, as its answers give it.
+        own: name pattern -> price, which override the list prices.
+    """
     for table in (own, SHIPPED):
         for glob, price in table.items():
             if fnmatchcase(model, glob):
@@ -31,17 +37,24 @@ def price_of(model: str, own: Mapping[str, Price]) -> Price:
 
 
 def cache_write(price: Price) -> float:
-    """The price of writing to the cache."""
+    """Return the price of writing a million tokens to the cache, in USD."""
     return price.input * 1.25 if price.cache_write is None else price.cache_write
 
 
 def usd(spent: Spent, price: Price) -> float:
-    """What these tokens cost. Writing to the cache is 1.25 times, reading from it a tenth, unless the price says."""
-    read = price.input * 0.1 if price.cache_read is None else price.cache_read
+    """Return the cost of tokens in USD.
+
+    A cache write costs 1.25 times the input price and a cache read a tenth of it, unless the price states them.
+
+    Args:
+        spent: the numbers of tokens.
+        price: USD per million tokens of each kind.
+    """
+    cache_read = price.input * 0.1 if price.cache_read is None else price.cache_read
     millionths = (
         spent.input_tokens * price.input
         + spent.output_tokens * price.output
         + spent.cache_write_tokens * cache_write(price)
-        + spent.cache_read_tokens * read
+        + spent.cache_read_tokens * cache_read
     )
     return millionths / 1e6

@@ -12,9 +12,10 @@ from harness.ledger.accounts import Spent
 from harness.model.config import Price
 
 TOKENS_PER_BYTE = 0.5
-"""Of a request whose tokens are not known yet. JSON with source code has 0.25 to 0.4, whatever the tokenizer."""
+"""Assumed density of a request before an answer has reported its tokens. JSON with source code has 0.25 to 0.4 with
+every tokenizer."""
 DEFAULT_OUTPUT_TOKENS = 128_000
-"""Where a request names no `max_tokens`: the longest answer of any model."""
+"""Assumed for a request without `max_tokens`: the longest answer of any model."""
 _LARGEST_REQUEST = 64 << 20
 
 
@@ -28,25 +29,25 @@ class RequestBound:
 
 
 class RequestBounds:
-    """Bounds the requests of one session, and learns from their answers how many tokens they had.
+    """Computes upper bounds on the cost of one session's requests from the token counts of earlier answers.
 
-    The requests of a session repeat the conversation, so a request has the tokens of the largest one before it and
-    those of its further bytes. All input counts as written to the cache: the cache may have expired.
+    Each request of a session repeats the conversation. It therefore has the tokens of the largest earlier request and
+    the tokens of its additional bytes. All input counts as written to the cache, which may have expired.
 
     Args:
-        prices: the run's own prices.
+        prices: model name pattern -> price, from harness.yaml.
     """
 
     def __init__(self, prices: Mapping[str, Price]) -> None:
         self._prices = prices
         self._largest = (0, 0)
-        """Bytes and tokens of the largest request that was answered."""
+        """Bytes and tokens of the largest answered request."""
 
     def bound(self, body: bytes) -> RequestBound:
-        """Return what a request may cost at most.
+        """Return the largest possible cost of a request.
 
         Raises:
-            FormatError: it is not a JSON object.
+            FormatError: the request is not a JSON object.
         """
         request = load_json(body, where="the request", max_bytes=_LARGEST_REQUEST)
         if not isinstance(request, dict):
@@ -59,14 +60,19 @@ class RequestBounds:
         return RequestBound(usd, input_tokens, output_tokens)
 
     def learn(self, request_bytes: int, spent: Spent) -> None:
-        """Take the tokens that the answer to a request of so many bytes reports."""
+        """Store the input tokens of an answered request, which refine later bounds.
+
+        Args:
+            request_bytes: length of the request.
+            spent: the tokens that its answer reports.
+        """
         tokens = spent.input_tokens + spent.cache_write_tokens + spent.cache_read_tokens
         if request_bytes >= self._largest[0] and tokens:
             self._largest = (request_bytes, tokens)
 
-    def _input_tokens(self, size: int) -> int:
-        known_bytes, known_tokens = self._largest
-        if size < known_bytes:
-            per_byte = max(TOKENS_PER_BYTE, known_tokens / known_bytes)
-            return round(size * per_byte + 0.5)
-        return known_tokens + round((size - known_bytes) * TOKENS_PER_BYTE + 0.5)
+    def _input_tokens(self, request_bytes: int) -> int:
+        largest_bytes, largest_tokens = self._largest
+        if request_bytes < largest_bytes:
+            tokens_per_byte = max(TOKENS_PER_BYTE, largest_tokens / largest_bytes)
+            return round(request_bytes * tokens_per_byte + 0.5)
+        return largest_tokens + round((request_bytes - largest_bytes) * TOKENS_PER_BYTE + 0.5)

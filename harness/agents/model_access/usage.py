@@ -1,4 +1,4 @@
-"""Reading what an answer of the Messages API says it used, while it passes by."""
+"""Extraction of the token counts from an answer of the Messages API while it is streamed."""
 
 from __future__ import annotations
 
@@ -11,45 +11,46 @@ from harness.formats.bounded import load_json
 from harness.ledger.accounts import Spent
 
 _LONGEST_LINE = 4 << 20
-"""A line of a stream longer than this carries no usage; it passes by unread."""
+"""A longer line of a stream holds no usage and is not parsed."""
 _LARGEST_ANSWER = 64 << 20
 _TEXTS = ("text", "thinking", "partial_json")
 CHARACTERS_PER_TOKEN = 4
-"""Of prose; source code has fewer. The model's side reports an answer's tokens at its end only."""
+"""Estimate for prose; source code has fewer. The model API reports an answer's tokens only at its end."""
 
 
 @dataclass
 class AnswerUsage:
-    """Fed with an answer's bytes, piece by piece; a stream's last word on a number counts."""
+    """The token counts of one answer, read from its bytes. The last value of each count in a stream is used."""
 
     streamed: bool
     model: str = ""
     begun: bool = False
-    """Whether the model has begun to answer: what it read is to be paid for even when the stream breaks off."""
+    """True once the model has begun to answer: the input must be paid for even if the stream ends early."""
     _complete: bool = False
     """True after the stream event that reports the output's tokens."""
     _characters: int = 0
-    """Of the output that has passed."""
+    """Characters of the output so far."""
     _numbers: dict[str, int] = field(default_factory=dict)
-    _rest: bytearray = field(default_factory=bytearray)
+    _unparsed: bytearray = field(default_factory=bytearray)
+    """The incomplete last line of a stream, or the whole body so far."""
 
-    def feed(self, piece: bytes) -> None:
-        """The next bytes of the body."""
-        self._rest += piece
+    def feed(self, chunk: bytes) -> None:
+        """Parse the next bytes of the body."""
+        self._unparsed += chunk
         if not self.streamed:
             return
-        *lines, rest = self._rest.split(b"\n")
-        self._rest = bytearray() if len(rest) > _LONGEST_LINE else bytearray(rest)
+        *lines, incomplete = self._unparsed.split(b"\n")
+        self._unparsed = bytearray() if len(incomplete) > _LONGEST_LINE else bytearray(incomplete)
         for line in lines:
             if line.startswith(b"data:") and (b"usage" in line or b"_delta" in line):
                 with suppress(FormatError):
                     self._event(load_json(line[5:], where="an answer of the model"))
 
     def end(self) -> None:
-        """The body is complete, or has broken off."""
+        """Parse a body that is not a stream, after its last byte."""
         if not self.streamed:
             with suppress(FormatError):
-                self._take(load_json(self._rest, where="an answer of the model", max_bytes=_LARGEST_ANSWER))
+                self._take(load_json(self._unparsed, where="an answer of the model", max_bytes=_LARGEST_ANSWER))
 
     def _event(self, event: Any) -> None:  # noqa: ANN401 - JSON from outside
         if not isinstance(event, dict):
@@ -75,7 +76,7 @@ class AnswerUsage:
                 self._numbers[name] = max(0, number)
 
     def spent(self) -> Spent:
-        """The answer's tokens, one turn. The output of a stream that broke off is estimated from what has passed."""
+        """Return the answer's tokens and one turn. The output of an incomplete stream is estimated from its length."""
         output_tokens = self._numbers.get("output_tokens", 0)
         if self.streamed and not self._complete:
             output_tokens = max(output_tokens, self._characters // CHARACTERS_PER_TOKEN)

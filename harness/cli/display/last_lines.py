@@ -1,4 +1,4 @@
-"""The last lines of `harness start`: submissions that are not judged yet, and what to do next."""
+"""The last lines of `harness start`: submissions that are not judged yet, and the next step for a person."""
 
 from __future__ import annotations
 
@@ -17,9 +17,15 @@ _ID = 12
 
 
 def pending_candidates(repo: Repo, index: Index, config: Config, target: str) -> list[CommittedCandidate]:
-    """Return the run's submissions that the ledger has no evaluation of, oldest first.
+    """Return the run's submissions without an evaluation in the ledger, oldest first.
 
     The daemon finds them on their branches and judges them when `harness start` runs again.
+
+    Args:
+        repo: the workspace's repository.
+        index: index of the ledger.
+        config: names the run and the coordination branch.
+        target: such as `cpu` or `h200`.
     """
     from harness.ledger.candidates import committed_candidates
     from harness.model.paths import run_branches
@@ -37,18 +43,20 @@ def pending_candidates(repo: Repo, index: Index, config: Config, target: str) ->
 
 def pending_line(pending: Sequence[CommittedCandidate]) -> str:
     """Return the line that names submissions without a verdict."""
-    shown = ", ".join(f"{one.problem} by {one.worker} ({one.commit[:_ID]})" for one in pending[:_NAMED])
-    more = f" and {len(pending) - _NAMED} more" if len(pending) > _NAMED else ""
+    shown = ", ".join(
+        f"{candidate.problem} by {candidate.worker} ({candidate.commit[:_ID]})" for candidate in pending[:_NAMED]
+    )
+    omitted = f" and {len(pending) - _NAMED} more" if len(pending) > _NAMED else ""
     plural = "submission is" if len(pending) == 1 else "submissions are"
-    return f"pending: {len(pending)} {plural} not judged yet: {shown}{more}; `harness start` judges them"
+    return f"pending: {len(pending)} {plural} not judged yet: {shown}{omitted}; `harness start` judges them"
 
 
 def next_line(table: Sequence[Standing]) -> str:
-    """Return what a person can do after a run with these standings."""
-    champions = sum(one.champion is not None for one in table)
+    """Return the line that names the next commands for a person after a run with these standings."""
+    champions = sum(standing.champion is not None for standing in table)
     if champions:
-        shows = "the champion" if champions == 1 else f"the {champions} champions"
-        return f"next: `harness review` shows {shows}; `harness report` writes a page about the run"
-    if any(one.evaluations for one in table):
-        return "next: `harness log` shows every verdict; `harness report` writes a page; `harness start` goes on"
-    return "next: `harness start` goes on; `harness doctor` checks what it needs"
+        noun = "the champion" if champions == 1 else f"the {champions} champions"
+        return f"next: `harness review` shows {noun}; `harness report` writes a page about the run"
+    if any(standing.evaluations for standing in table):
+        return "next: `harness log` shows every verdict; `harness report` writes a page; `harness start` continues"
+    return "next: `harness start` continues; `harness doctor` checks its requirements"

@@ -1,6 +1,6 @@
-"""How commands print: a table for people, `--json` for scripts.
+"""The output of commands: tables for people, JSON for scripts.
 
-Every command prints through here: what it prints holds text of agents, which is escaped.
+All commands print through these functions, which escape control characters: the output contains text of agents.
 """
 
 from __future__ import annotations
@@ -17,13 +17,25 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON f
 
 
 def echo(text: str = "", *, err: bool = False, bold: bool | None = None, fg: str | None = None) -> None:
-    """Print lines of text; what could steer a terminal is escaped."""
-    shown = printable(text, keep_newlines=True)
-    click.echo(click.style(shown, bold=bold, fg=fg) if bold or fg else shown, err=err)
+    """Print lines of text with control characters escaped.
+
+    Args:
+        text: the lines.
+        err: print to stderr.
+        bold: print in bold.
+        fg: colour, by click's name.
+    """
+    escaped = printable(text, keep_newlines=True)
+    click.echo(click.style(escaped, bold=bold, fg=fg) if bold or fg else escaped, err=err)
 
 
 def echo_json(text: str, *, nl: bool = True) -> None:
-    """Print a JSON text; the same characters are escaped as JSON escapes them."""
+    """Print a JSON text with control characters escaped in JSON's syntax.
+
+    Args:
+        text: the JSON text.
+        nl: end with a newline.
+    """
     click.echo(printable_json(text), nl=nl)
 
 
@@ -34,7 +46,14 @@ def emit(
     columns: Mapping[str, Callable[[Mapping[str, Any]], str]] | None = None,
     empty: str = "nothing to show",
 ) -> None:
-    """Print rows as JSON, or as a table of `columns` (heading -> cell of a row; default: the rows' own keys)."""
+    """Print rows as JSON or as a table.
+
+    Args:
+        rows: key -> value.
+        as_json: print the rows as JSON, without regard to `columns`.
+        columns: heading -> function that returns the cell of a row; None for the rows' own keys.
+        empty: the line for an empty table.
+    """
     if as_json:
         echo_json(json.dumps(list(rows), indent=2, default=str))
         return

@@ -1,4 +1,4 @@
-"""A progress bar on stderr, for people only: nothing is shown where stderr is no terminal, or when it is soon over."""
+"""A progress bar on stderr. It is not shown if stderr is not a terminal, or if the work ends within a second."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-_SOON_S = 1.0
+_DELAY_S = 1.0
 
 
 @contextmanager
-def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Gives a function to call with how much is done and how much there is."""
+def progress_bar(title: str) -> Iterator[Callable[[int, int], None]]:
+    """Yield a function that updates the bar; its arguments are the numbers of completed and of all steps."""
     if not sys.stderr.isatty():
         yield lambda _done, _of: None
         return
@@ -21,11 +21,11 @@ def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
 
     columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %")
     bar = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True)
-    task = bar.add_task(what)
+    task = bar.add_task(title)
     since = time.monotonic()
 
     def show(done: int, of: int) -> None:
-        if not bar.live.is_started and time.monotonic() - since > _SOON_S:
+        if not bar.live.is_started and time.monotonic() - since > _DELAY_S:
             bar.start()
         bar.update(task, completed=done, total=of)
 

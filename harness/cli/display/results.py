@@ -1,4 +1,4 @@
-"""One judgement as people read it: a line per workload, and what they make together."""
+"""An evaluation as text for people: a line per workload and the result for the problem."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 def print_judgement(judged: JudgeAnswer | Entry, weak: Sequence[Weakness]) -> None:
-    """Print the workloads' table; below it the reasons of workloads that have one, and the whole's speed-up.
+    """Print the table of workloads, the reasons and notes of workloads, the resources, and the overall speed-up.
 
     Args:
-        judged: what to print.
-        weak: its weaknesses: they mark the speed-up.
+        judged: the evaluation.
+        weak: its weaknesses, which mark the speed-up with a symbol.
     """
     _table(judged.workloads)
     reasons = [f"{workload.uuid[:8]}: {workload.reason}" for workload in judged.workloads if workload.reason]
@@ -34,16 +34,22 @@ def print_judgement(judged: JudgeAnswer | Entry, weak: Sequence[Weakness]) -> No
     if summary is None or cost is None or summary.speedup is None or summary.speedup_ci95 is None:
         echo(f"\n{judged.verdict}: {judged.reason}")
         return
-    low, high = summary.speedup_ci95
+    speedup_ci95_low, speedup_ci95_high = summary.speedup_ci95
     score = f", score {summary.score:.3f}" if summary.score is not None else ""
     echo(
-        f"\n{judged.verdict}: {summary.speedup:.3f}x{weakness_mark(weak)} ({low:.3f} to {high:.3f}){score}, "
+        f"\n{judged.verdict}: {summary.speedup:.3f}x{weakness_mark(weak)} "
+        f"({speedup_ci95_low:.3f} to {speedup_ci95_high:.3f}){score}, "
         f"{judged.trust}; built in {cost.build_s:.1f} s, judged in {cost.judge_s:.1f} s"
     )
 
 
 def print_with_weaknesses(judged: JudgeAnswer | Entry, weak: Sequence[Weakness]) -> None:
-    """Print a judgement, and below it a sentence for each weakness of its numbers."""
+    """Print an evaluation, and below it a sentence for each weakness of its numbers.
+
+    Args:
+        judged: the evaluation.
+        weak: its weaknesses.
+    """
     print_judgement(judged, weak)
     for line in weakness_lines(weak):
         echo(line)
@@ -56,16 +62,16 @@ def _table(workloads: Sequence[WorkloadResult]) -> None:
         echo("no workload was judged")
         return
     columns: tuple[Column[WorkloadResult], ...] = (
-        Column("workload", lambda one: one.uuid[:8]),
-        Column("verdict", lambda one: str(one.verdict), least=8),
-        Column("latency us", lambda one: _number(one.latency_us, ".2f")),
-        Column("baseline us", lambda one: _number(one.baseline_us, ".2f")),
-        Column("by", lambda one: one.variant or "-", ((2, None),)),
-        Column("speed-up", lambda one: _number(one.speedup, ".3f")),
-        Column("95 %", _interval, least=14),
-        Column("bound us", lambda one: _number(one.sol_us, ".2f"), ((4, None),)),
-        Column("score", lambda one: _number(one.score, ".3f"), ((3, None),)),
-        Column("max error", lambda one: _number(one.max_abs_error, ".2g"), ((5, None),)),
+        Column("workload", lambda work: work.uuid[:8]),
+        Column("verdict", lambda work: str(work.verdict), min_width=8),
+        Column("latency us", lambda work: _number(work.latency_us, ".2f")),
+        Column("baseline us", lambda work: _number(work.baseline_us, ".2f")),
+        Column("by", lambda work: work.variant or "-", ((2, None),)),
+        Column("speed-up", lambda work: _number(work.speedup, ".3f")),
+        Column("95 %", _interval, min_width=14),
+        Column("bound us", lambda work: _number(work.sol_us, ".2f"), ((4, None),)),
+        Column("score", lambda work: _number(work.score, ".3f"), ((3, None),)),
+        Column("max error", lambda work: _number(work.max_abs_error, ".2g"), ((5, None),)),
         Column("blocks", _blocks, ((6, None),)),
     )
     for line in table_lines(workloads, columns, screen_width()):
@@ -76,9 +82,9 @@ def _number(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
 
 
-def _interval(one: WorkloadResult) -> str:
-    return "{:.3f} to {:.3f}".format(*one.speedup_ci95) if one.speedup_ci95 else "-"
+def _interval(work: WorkloadResult) -> str:
+    return "{:.3f} to {:.3f}".format(*work.speedup_ci95) if work.speedup_ci95 else "-"
 
 
-def _blocks(one: WorkloadResult) -> str:
-    return f"{one.blocks}" + (f" (-{one.discarded})" if one.discarded else "")
+def _blocks(work: WorkloadResult) -> str:
+    return f"{work.blocks}" + (f" (-{work.discarded})" if work.discarded else "")

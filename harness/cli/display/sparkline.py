@@ -8,15 +8,19 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """Return the values as bars, oldest first; each bar is the highest of its share when there are more than `width`.
+    """Return the values as bars, oldest first.
 
-    The lowest value has the lowest bar and the highest the highest; values that are all equal have the lowest.
+    The lowest value has the lowest bar and the highest value the highest one; equal values have the lowest bar.
+
+    Args:
+        values: oldest first.
+        width: the largest number of bars. Each bar of a longer series is the maximum of its values.
     """
     count = min(width, len(values))
     shares = [values[number * len(values) // count : (number + 1) * len(values) // count] for number in range(count)]
     heights = [max(share) for share in shares]
     if not heights:
         return ""
-    low, high = min(heights), max(heights)
-    scale = (len(_BARS) - 1) / (high - low) if high > low else 0.0
-    return "".join(_BARS[round((height - low) * scale)] for height in heights)
+    lowest, highest = min(heights), max(heights)
+    scale = (len(_BARS) - 1) / (highest - lowest) if highest > lowest else 0.0
+    return "".join(_BARS[round((height - lowest) * scale)] for height in heights)

@@ -1,4 +1,4 @@
-"""The lines of `harness status`, printed once or as they change."""
+"""The lines of `harness status` and `harness status --watch`."""
 
 from __future__ import annotations
 
@@ -21,39 +21,48 @@ _NAMED = 3
 def run_standings(
     workspace: Workspace, config: Config, index: Index, run: str
 ) -> list[tuple[str | None, tuple[Standing, ...]]]:
-    """Return the standings of each target that the run has entries for."""
+    """Return (target, standings) of each target for which the run has entries; the target is None without entries.
+
+    Args:
+        workspace: has the problems.
+        config: sets the target and the globs of problems.
+        index: index of the ledger.
+        run: name of the run.
+    """
     from harness.formats.problems import list_problems
     from harness.ledger.standings import known_problems, known_targets, standings
 
-    here = [str(problem) for problem in list_problems(workspace.problems, config.problems)]
-    problems = sorted({*here, *known_problems(index)})
+    keys = [str(problem) for problem in list_problems(workspace.problems, config.problems)]
+    problems = sorted({*keys, *known_problems(index)})
     targets: list[str | None] = [config.target] if config.target else [*known_targets(index, run)]
     return [(target, standings(index, problems, target, run)) for target in targets or [None]]
 
 
 def today_lines(day: Today) -> list[str]:
-    """Return a line for each thing that a person asks in the morning."""
+    """Return the lines on gains, stuck problems, cost, and candidates that need a person's attention."""
     improved = [
-        f"{one.problem} {one.speedup:.3f}x{SYMBOL if one.weakened else ''}"
-        f"{f' (was {one.before:.3f}x)' if one.before else ''}"
-        for one in day.improved
+        f"{gain.problem} {gain.speedup:.3f}x{SYMBOL if gain.weakened else ''}"
+        f"{f' (was {gain.before:.3f}x)' if gain.before else ''}"
+        for gain in day.improved
     ]
-    stuck = [f"{problem} ({why})" for problem, why in day.stuck]
+    stuck = [f"{problem} ({reason})" for problem, reason in day.stuck]
     spent = "" if day.usd is None else f", ${day.usd:.2f} (${day.usd_since or 0:.2f} since yesterday)"
     lines = [
-        f"improved since yesterday: {_some(improved) or 'nothing'}",
-        f"stuck: {_some(stuck) or 'nothing'}",
+        f"improved since yesterday: {_first_names(improved) or 'nothing'}",
+        f"stuck: {_first_names(stuck) or 'nothing'}",
         f"cost: {_hours(day.device_s)} of device time ({_hours(day.device_s_since)} since yesterday){spent}",
     ]
     if day.suspects:
-        lines.append(f"waits for you: {len(day.suspects)} SUSPECT: {day.suspects[0].what}: `{day.suspects[0].command}`")
+        lines.append(
+            f"waits for you: {len(day.suspects)} SUSPECT: {day.suspects[0].description}: `{day.suspects[0].command}`"
+        )
     if day.unmerged:
-        names = _some([one.what for one in day.unmerged])
+        names = _first_names([champion.description for champion in day.unmerged])
         lines.append(f"waits for you: champions without a pull request: {names}: `{day.unmerged[0].command}`")
     return lines
 
 
-def _some(words: list[str]) -> str:
+def _first_names(words: list[str]) -> str:
     return ", ".join(words[:_NAMED]) + (f" and {len(words) - _NAMED} more" if len(words) > _NAMED else "")
 
 
@@ -64,7 +73,7 @@ def _hours(seconds: float) -> str:
 def running_lines(processes: dict[str, ProcessStatus]) -> list[str]:
     """Return a line for each running process."""
     if not processes:
-        return ["nothing runs here now; `harness start` does"]
+        return ["no process runs here now; `harness start` starts them"]
     lines = [f"{name} (pid {status.pid}): {_activity(status)}" for name, status in processes.items()]
     return [*lines, *(line for status in processes.values() for line in _host_lines(status))]
 
@@ -85,7 +94,7 @@ def _host_lines(status: ProcessStatus) -> list[str]:
 
 
 def _activity(status: ProcessStatus) -> str:
-    """Return what a process does, in a line: the daemon's current candidate, a worker's state and problem."""
+    """Return the activity of a process in a line: the daemon's current candidate, a worker's state and problem."""
     from harness.model.process_status import DaemonStatus, WorkerStatus
 
     words: list[str | None] = []

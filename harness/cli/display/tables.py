@@ -1,4 +1,4 @@
-"""Tables that fit the screen: columns give way on a narrow one, and texts are cut last."""
+"""Tables that fit the screen: on a narrow screen, columns are shortened or omitted, and texts are truncated last."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Row = TypeVar("Row")
 
 _GAP = 2
 """Characters between two columns."""
-_LEAST = 6
-"""No cell is cut to fewer characters."""
+_MIN_CELL_WIDTH = 6
+"""No cell is truncated to fewer characters."""
 
 
 @dataclass(frozen=True)
@@ -26,17 +26,17 @@ class Column(Generic[Row]):
 
     heading: str
     cell: Callable[[Row], str]
-    gives_way: tuple[tuple[int, Callable[[Row], str] | None], ...] = ()
-    """(rank, shorter cell), the highest rank first: where a table is too wide, the step of the highest rank of all its
-    columns is taken, then the next. None leaves the column out."""
+    shorter_cells: tuple[tuple[int, Callable[[Row], str] | None], ...] = ()
+    """(rank, shorter cell), the highest rank first. A table that is too wide takes the step of the highest rank of all
+    its columns, then the next one. None omits the column."""
     narrow_heading: str | None = None
-    """In place of the heading, once a shorter cell is shown."""
-    least: int | None = None
-    """The column may be cut to this width, in characters, before any column gives way."""
+    """Replaces the heading once a shorter cell is shown."""
+    min_width: int | None = None
+    """The column may be truncated to this width, in characters, before any column takes a shorter cell."""
 
 
 def screen_width() -> int | None:
-    """Return the width for tables: COLUMNS where it is set, else the terminal's; None where stdout is no terminal."""
+    """Return the width for tables: COLUMNS if it is set, else the terminal's; None if stdout is not a terminal."""
     columns = os.environ.get("COLUMNS", "")
     if columns.isdigit() and int(columns):
         return int(columns)
@@ -49,14 +49,14 @@ def table_lines(rows: Sequence[Row], columns: Sequence[Column[Row]], width: int 
     Args:
         rows: one line each.
         columns: from left to right.
-        width: in characters; None for as much as the table needs.
+        width: in characters; None for no limit.
     """
     shown = [(column, column.heading, [printable(column.cell(row)) for row in rows]) for column in columns]
-    steps = sorted({rank for column in columns for rank, _ in column.gives_way}, reverse=True)
+    steps = sorted({rank for column in columns for rank, _ in column.shorter_cells}, reverse=True)
     for rank in steps:
-        if width is None or _least_width(shown) <= width:
+        if width is None or _min_width(shown) <= width:
             break
-        shown = [kept for part in shown if (kept := _given_way(rows, part, rank)) is not None]
+        shown = [narrower for part in shown if (narrower := _shortened(rows, part, rank)) is not None]
     if width is not None:
         shown = _cut(shown, width)
     widths = [_natural(part) for part in shown]
@@ -75,10 +75,10 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 _Part = tuple[Column[Row], str, list[str]]
 
 
-def _given_way(rows: Sequence[Row], part: _Part[Row], rank: int) -> _Part[Row] | None:
-    """Return a column after the step of this rank; None when it is left out."""
+def _shortened(rows: Sequence[Row], part: _Part[Row], rank: int) -> _Part[Row] | None:
+    """Return a column after the step of this rank; None if the step omits it."""
     column, heading, _ = part
-    for step, shorter in column.gives_way:
+    for step, shorter in column.shorter_cells:
         if step == rank:
             if shorter is None:
                 return None
@@ -91,22 +91,22 @@ def _natural(part: _Part[Row]) -> int:
     return max([len(heading), *map(len, cells)])
 
 
-def _least_width(shown: Sequence[_Part[Row]]) -> int:
-    widths = [min(_natural(part), part[0].least or _natural(part)) for part in shown]
+def _min_width(shown: Sequence[_Part[Row]]) -> int:
+    widths = [min(_natural(part), part[0].min_width or _natural(part)) for part in shown]
     return sum(widths) + _GAP * (len(shown) - 1)
 
 
 def _cut(shown: list[_Part[Row]], width: int) -> list[_Part[Row]]:
-    """Cut the columns that may be cut, and all of them where that is not enough; always the widest."""
+    """Truncate the columns with a minimum width, then all columns; always the widest one first."""
     widths = [_natural(part) for part in shown]
-    limits = [part[0].least or natural for part, natural in zip(shown, widths, strict=True)]
-    for floor in (limits, [_LEAST] * len(shown)):
+    limits = [part[0].min_width or natural for part, natural in zip(shown, widths, strict=True)]
+    for floor in (limits, [_MIN_CELL_WIDTH] * len(shown)):
         while sum(widths) + _GAP * (len(shown) - 1) > width:
             wider = [number for number, natural in enumerate(widths) if natural > floor[number]]
             if not wider:
                 break
             widths[max(wider, key=lambda number: widths[number])] -= 1
     return [
-        (column, shortened(heading, most), [shortened(cell, most) for cell in cells])
-        for (column, heading, cells), most in zip(shown, widths, strict=True)
+        (column, shortened(heading, limit), [shortened(cell, limit) for cell in cells])
+        for (column, heading, cells), limit in zip(shown, widths, strict=True)
     ]

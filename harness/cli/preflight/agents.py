@@ -17,20 +17,20 @@ from harness.agents.visibility import check_program
 from harness.cli.preflight.check import Check, RunPlan
 from harness.errors import ConfigurationError
 
-_ANSWERS_WITHIN_S = 1.5
+_ENDPOINT_TIMEOUT_S = 1.5
 
 
 def check_kind(plan: RunPlan) -> str:
-    """The kind of agent has what it is configured with."""
+    """Check that the configuration of the kind of agent is valid."""
     if plan.kind == "command":
         check_template(plan.config.agent.command)
     if plan.config.agent.kind is not None:
         return f"{plan.kind}: as configured"
-    return f"{plan.kind}: {'a GPU and a key are here' if plan.kind == 'claude' else 'needs no key and no model'}"
+    return f"{plan.kind}: {'a GPU and a key are available' if plan.kind == 'claude' else 'needs no key and no model'}"
 
 
 def check_sdk(_: RunPlan) -> str:
-    """The packages of claude's sessions are installed. The SDK takes seconds to import, so it is not imported."""
+    """Check that the packages of kind `claude` are installed. The SDK is not imported, because that takes seconds."""
     check_packages()
     sdk = metadata.distribution("claude-agent-sdk")
     cli = None
@@ -41,32 +41,32 @@ def check_sdk(_: RunPlan) -> str:
 
 
 def check_key(_: RunPlan) -> str:
-    """There is a credential for the model."""
+    """Check that a credential for the model is set."""
     Upstream.of_environment(os.environ)
-    return "set; it is given to the gateway and to no agent"
+    return "set; only the gateway receives it, not the agents"
 
 
 def check_sandbox(_: RunPlan) -> str:
-    """The sandbox of agents can be started."""
+    """Check that the agents' sandbox can be started."""
     return f"{check()}, tried"
 
 
 def check_visible(plan: RunPlan) -> str | None:
-    """The agents' sandbox shows the program of a session."""
+    """Check that the agents' sandbox shows the program of a session."""
     kind = "claude" if plan.uses_claude and plan.kind == "tuner" else plan.kind
     program = check_program(plan.config, kind, plan.workspace.root if plan.workspace else None)
     return None if program is None else f"{program}, visible inside the sandbox"
 
 
 def check_endpoint(plan: RunPlan) -> Check | str | None:
-    """The model's side can be reached and accepts the key: one request that costs nothing."""
+    """Check with one request, which costs nothing, that the model API can be reached and accepts the key."""
     try:
         upstream = Upstream.of_environment(os.environ)
     except ConfigurationError:
-        return None  # the requirement `model key` says so
-    answer = ask_endpoint(upstream, within_s=_ANSWERS_WITHIN_S * (4 if plan.thorough else 1))
+        return None  # the requirement `model key` reports it
+    answer = ask_endpoint(upstream, within_s=_ENDPOINT_TIMEOUT_S * (4 if plan.thorough else 1))
     if answer == "no such path":
-        return Check("model endpoint", "note", f"{upstream.url} says that it has no Messages API at /v1/messages")
+        return Check("model endpoint", "note", f"{upstream.url} has no Messages API at /v1/messages")
     if answer == "slow":
-        return Check("model endpoint", "note", f"{upstream.url} accepts connections; no answer so far")
+        return Check("model endpoint", "note", f"{upstream.url} accepts connections, but has not answered in time")
     return f"{upstream.url} answers and accepts the key"

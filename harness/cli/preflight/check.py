@@ -1,4 +1,4 @@
-"""One requirement of a run, and what came of checking it: shared by `harness start` and `harness doctor`."""
+"""A requirement of a run and the result of its check, for `harness start` and `harness doctor`."""
 
 from __future__ import annotations
 
@@ -7,20 +7,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from harness.cli.devices import Chosen
+from harness.cli.devices import DeviceChoice
 from harness.model.config import AgentKind, Config
 from harness.workspace.directories import Workspace
 
 
 @dataclass(frozen=True)
 class Check:
-    """Result of checking one requirement."""
+    """The result of the check of one requirement."""
 
-    what: str
+    name: str
     state: Literal["ok", "missing", "note"]
-    """`missing` is needed for what this version does; a `note` is not."""
-    found: str
+    """A run fails without a `missing` requirement; a `note` does not prevent a run."""
+    result: str
     fix: str = ""
+    """A command."""
+
+    def row(self) -> dict[str, str]:
+        """Return the row that `harness doctor` prints, also as JSON."""
+        return {"what": self.name, "state": self.state, "found": self.result, "fix": self.fix}
 
 
 @dataclass(frozen=True)
@@ -28,32 +33,32 @@ class RunPlan:
     """Workspace, configuration and devices that a run would use."""
 
     workspace: Workspace | None
-    """None where `harness doctor` runs outside of any."""
+    """None if `harness doctor` runs outside of a workspace."""
     config: Config
-    chosen: Chosen
+    chosen: DeviceChoice
     kind: AgentKind
     cache: Path
-    """Remembers the trials that take seconds."""
+    """Stores the results of trials that take seconds."""
     thorough: bool = False
-    """Make such a trial even if it has succeeded before, and give it minutes."""
-    say: Callable[[str], None] = lambda _: None
-    """Shows a line before a check that takes seconds."""
+    """Repeat a trial that has succeeded before, with a timeout of minutes."""
+    show: Callable[[str], None] = lambda _: None
+    """Show a line before a check that takes seconds."""
 
     @property
     def uses_claude(self) -> bool:
-        """True if a worker or the planner uses a model of Anthropic's."""
+        """Return True if a worker or the planner uses kind `claude`."""
         return self.kind == "claude" or self.config.planner.kind == "claude"
 
 
 @dataclass(frozen=True)
 class Requirement:
-    """One thing that a run needs.
+    """A requirement of a run.
 
-    Its check returns what it found, a `Check` where that is worth more than `ok`, and None where it does not apply.
-    It raises a HarnessError with the fix when the run would fail.
+    Its check returns a description of a met requirement, a `Check` for a note, or None if the check does not apply. It
+    raises a HarnessError with the fix if the run would fail.
     """
 
-    what: str
+    name: str
     check: Callable[[RunPlan], Check | str | None]
-    needed: Callable[[RunPlan], bool] = lambda _: True
-    """Where this returns False, `harness start` does not check it, and to `harness doctor` a failure is a note."""
+    applies: Callable[[RunPlan], bool] = lambda _: True
+    """If it returns False, `harness start` skips the check, and `harness doctor` reports a failure as a note."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from harness.cli.devices import gpu_names, missing_gpu_packages
 from harness.cli.preflight.check import Check, RunPlan
 from harness.cli.preflight.torch_trial import (
-    COMPILES_WITHIN_S,
+    TRIAL_TIMEOUT_S,
     TorchTrial,
     TrialDevice,
     forget,
@@ -32,15 +32,15 @@ from harness.workspace.directories import Workspace
 from harness.workspace.status import is_alive, read_daemon_status
 
 COMPILERS = ("c++", "g++", "clang++")
-_LEAST_GB, _AMPLE_GB = 1, 5
+_REQUIRED_GB, _RECOMMENDED_GB = 1, 5
 _TRIAL_S = 18.0
-_ASK_S = 20
+_PROGRAM_TIMEOUT_S = 20
 
 
 def check_devices(plan: RunPlan) -> str:
-    """The devices exist, each is named once, and the packages of their judge are installed.
+    """Check that the devices exist, that each is named once, and that the packages of their judge are installed.
 
-    Where HARNESS_JUDGE_COMMAND names another judge, only the names are checked: what it needs is not known.
+    If HARNESS_JUDGE_COMMAND names another judge, only the names are checked: its requirements are not known.
     """
     parsed = [parse_device(name) for name in expand_devices(plan.chosen.devices)]
     repeated = next((device for device in parsed if parsed.count(device) > 1), None)
@@ -51,95 +51,97 @@ def check_devices(plan: RunPlan) -> str:
     numbers = [number for kind, number in parsed if kind == "cuda"]
     if numbers and not os.environ.get("HARNESS_JUDGE_COMMAND"):
         _check_gpus(max(numbers))
-    return f"{', '.join(plan.chosen.devices)}: {plan.chosen.why}"
+    return f"{', '.join(plan.chosen.devices)}: {plan.chosen.reason}"
 
 
 def _check_gpus(highest: int) -> None:
     names = gpu_names()
     if not names:
         raise ConfigurationError(
-            "there is no GPU that nvidia-smi lists", where="--device", remedy="--device cpu, or install NVIDIA's driver"
+            "nvidia-smi lists no GPU", where="--device", remedy="--device cpu, or install NVIDIA's driver"
         )
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     count = len(visible.split(",")) if visible else len(names)
     if highest >= count:
         listed = ", ".join(f"cuda:{number}" for number in range(count))
         raise ConfigurationError(f"no such device: cuda:{highest}", where="--device", remedy=f"GPUs here: {listed}")
-    lacking = missing_gpu_packages()
-    if lacking:
+    missing = missing_gpu_packages()
+    if missing:
         raise ConfigurationError(
-            f"the device cuda needs {' and '.join(lacking)}",
+            f"the device cuda needs {' and '.join(missing)}",
             remedy="pip install 'kernel-harness[gpu13]'    # [gpu] for CUDA 12",
         )
     require_no_mps()
 
 
 def check_target(plan: RunPlan) -> str:
-    """The target is one of the hardware table's, or the one that a GPU of this machine has."""
-    named = plan.config.target
-    if named is None or named == CPU or named in table():
+    """Check that the target is in the hardware table, or is the target of a GPU of this machine."""
+    target = plan.config.target
+    if target is None or target == CPU or target in table():
         return plan.chosen.target
-    known = [CPU, *sorted(table())]
+    listed = [CPU, *sorted(table())]
     own = [target_name(gpu) for gpu in gpu_names()]
-    if named in own:
-        return named
+    if target in own:
+        return target
     raise ConfigurationError(
-        f"no such target: {named}",
+        f"no such target: {target}",
         where="`target` in harness.yaml",
-        remedy=f"targets: {', '.join(dict.fromkeys([*known, *own]))}; without the key it is the device's own",
+        remedy=f"targets: {', '.join(dict.fromkeys([*listed, *own]))}; without the key, the device sets the target",
     )
 
 
 def check_disk(plan: RunPlan) -> Check:
-    """There is room for worktrees, builds and the ledger."""
+    """Check that the disk has space for worktrees, builds and the ledger."""
     workspace = plan.workspace or Workspace(Path.cwd())
-    places = (workspace.root, workspace.git_common_dir) if plan.workspace else (workspace.root,)
-    free, place = min((shutil.disk_usage(place).free / 1e9, place) for place in places)
-    if free < _LEAST_GB:
+    directories = (workspace.root, workspace.git_common_dir) if plan.workspace else (workspace.root,)
+    free_gb, directory = min((shutil.disk_usage(path).free / 1e9, path) for path in directories)
+    if free_gb < _REQUIRED_GB:
         raise ConfigurationError(
-            f"the disk is full: {free:.1f} GB are free, a run needs {_LEAST_GB}",
-            where=str(place),
-            remedy="rm -r .harness/cache    # derived, made again when needed",
+            f"the disk is full: {free_gb:.1f} GB are free, a run needs {_REQUIRED_GB}",
+            where=str(directory),
+            remedy="rm -r .harness/cache    # a cache, which is filled again",
         )
-    found = f"{free:.0f} GB free"
-    return Check("disk", "ok", found) if free >= _AMPLE_GB else Check("disk", "note", f"{found}: a long run needs more")
+    space = f"{free_gb:.0f} GB free"
+    if free_gb < _RECOMMENDED_GB:
+        return Check("disk", "note", f"{space}: a long run needs more")
+    return Check("disk", "ok", space)
 
 
 def compiler() -> str | None:
-    """The C++ compiler of this machine: `$CXX`, or the first that there is."""
-    named = os.environ.get("CXX")
-    return named or next((name for name in COMPILERS if shutil.which(name)), None)
+    """Return the C++ compiler of this machine: `$CXX`, or the first installed of `COMPILERS`; None without one."""
+    return os.environ.get("CXX") or next((name for name in COMPILERS if shutil.which(name)), None)
 
 
 def check_compiler(_: RunPlan) -> str:
-    """There is a C++ compiler, and it runs."""
+    """Check that a C++ compiler is installed and runs."""
     name = compiler()
     if name is None:
         raise ConfigurationError(
             "there is no C++ compiler; the language cpp and torch.compile need one", remedy="apt-get install g++"
         )
-    said = ask(name, "--version")
-    if not said:
+    version = output_of(name, "--version")
+    if not version:
         raise ConfigurationError(
             f"the C++ compiler `{name}` does not run; the language cpp and torch.compile need one",
             where="CXX" if os.environ.get("CXX") else None,
             remedy="apt-get install g++, and unset CXX or name a compiler that runs",
         )
-    return said.splitlines()[0]
+    return version.splitlines()[0]
 
 
 def check_bubblewrap(plan: RunPlan) -> str:
-    """The sandbox of candidates can be started."""
+    """Check that the candidates' sandbox can be started."""
     check("bubblewrap")
     used = "" if plan.config.judge.sandbox == "bubblewrap" else "; judge.sandbox is none, so the judge does not use it"
-    return f"{(ask('bwrap', '--version') or '').strip()}, tried{used}"
+    return f"{(output_of('bwrap', '--version') or '').strip()}, tried{used}"
 
 
 def check_torch(plan: RunPlan) -> Check | str:
-    """Torch can be imported inside the sandbox, and torch.compile works there for the run's devices.
+    """Check that torch can be imported inside the sandbox, and that torch.compile works there for the run's devices.
 
-    Without torch.compile a problem lacks the baseline that is most often the fastest, and every speed-up is too high. A
-    trial takes seconds. It is remembered for the versions of torch, Python, the compilers, bubblewrap and the driver.
+    Without torch.compile a problem has no compiled baseline, which is the fastest one most often, and all speed-ups are
+    too high. A trial takes seconds. A success is stored for the versions of torch, Python, the compilers, bubblewrap
+    and the driver.
     """
     version = torch_version()
     if os.environ.get("HARNESS_JUDGE_COMMAND"):
@@ -150,7 +152,7 @@ def check_torch(plan: RunPlan) -> Check | str:
         return Check("torch", "note", f"{version}; not tried, since a run on this GPU is in progress")
     for device in (trials := _trial_devices(plan)):
         if plan.thorough or not is_remembered(plan.cache, plan.config.judge.sandbox, device):
-            _try_torch(plan, device, (COMPILES_WITHIN_S if plan.thorough else _TRIAL_S) / len(trials))
+            _try_torch(plan, device, (TRIAL_TIMEOUT_S if plan.thorough else _TRIAL_S) / len(trials))
     names = " and ".join(device.name for device in trials)
     return f"{version}, imported and torch.compile tried inside the sandbox, for {names}"
 
@@ -160,13 +162,13 @@ def _uses_gpu(plan: RunPlan) -> bool:
 
 
 def _is_judging(plan: RunPlan) -> bool:
-    """A trial on a GPU would disturb what is being timed there."""
+    """Return True if a daemon runs: a trial on its GPU would disturb the measurements."""
     status = read_daemon_status(plan.workspace) if plan.workspace else None
     return status is not None and is_alive(status)
 
 
 def _trial_devices(plan: RunPlan) -> list[TrialDevice]:
-    """One of each kind that the run uses."""
+    """Return one device of each kind that the run uses."""
     parsed = [parse_device(name) for name in expand_devices(plan.chosen.devices)]
     on_cpu = [TrialDevice()] if any(kind == "cpu" for kind, _ in parsed) else []
     gpus = [number for kind, number in parsed if kind == "cuda"]
@@ -175,10 +177,10 @@ def _trial_devices(plan: RunPlan) -> list[TrialDevice]:
 
 def _try_torch(plan: RunPlan, device: TrialDevice, within_s: float) -> None:
     sandbox = plan.config.judge.sandbox
-    plan.say("trying torch inside the sandbox, once for the versions that are installed")
+    plan.show("trying torch inside the sandbox, once for the versions that are installed")
     broken = _broken_compiler(sandbox) if device.name == "cpu" else None
     trial = TorchTrial(no_compile=broken) if broken else try_torch(sandbox, device, within_s=within_s)
-    # A slow machine is no reason to refuse a run, nor to wait each time: its judges have minutes to start.
+    # On a slow machine, `harness start` neither fails nor repeats the trial: its judges have minutes to start.
     no_compile = f"no answer within {within_s:g} s" if trial.timed_out and plan.thorough else trial.no_compile
     if trial.no_import is None and no_compile is None:
         remember(plan.cache, sandbox, device)
@@ -188,7 +190,7 @@ def _try_torch(plan: RunPlan, device: TrialDevice, within_s: float) -> None:
     if trial.no_import is not None:
         raise ConfigurationError(
             f"torch cannot be imported {inside}: {trial.no_import}",
-            remedy=f"pip install torch    # into {sys.prefix}: of other directories the sandbox shows /usr only",
+            remedy=f"pip install torch    # into {sys.prefix}: the sandbox shows only this directory and /usr",
         )
     on_gpu = device.name == "cuda"
     raise ConfigurationError(
@@ -200,7 +202,7 @@ def _try_torch(plan: RunPlan, device: TrialDevice, within_s: float) -> None:
 
 
 def _broken_compiler(sandbox: SandboxKind) -> str | None:
-    """The reason why torch.compile has no working C++ compiler; found within a second, where torch needs many."""
+    """Return the reason why torch.compile has no working C++ compiler. This takes a second; the trial takes many."""
     headers = Path(sysconfig.get_path("include")) / "Python.h"
     if not headers.is_file():
         return f"the headers of this Python are missing: {headers}"
@@ -214,11 +216,11 @@ def _broken_compiler(sandbox: SandboxKind) -> str | None:
     return None
 
 
-def ask(*command: str) -> str | None:
+def output_of(*command: str) -> str | None:
     """Return the output of a program, or None if it is missing or fails."""
     if shutil.which(command[0]) is None:
         return None
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=_ASK_S, check=True).stdout
+        return subprocess.run(command, capture_output=True, text=True, timeout=_PROGRAM_TIMEOUT_S, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return None

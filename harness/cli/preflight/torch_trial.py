@@ -1,9 +1,9 @@
-"""A trial of torch inside the judge's sandbox: that it can be imported there, and that `torch.compile` works.
+"""A trial of torch inside the judge's sandbox: checks that torch can be imported and that `torch.compile` works.
 
 It compiles for the device that the run uses: for a CPU with the C++ compiler, for a GPU with Triton and a C compiler.
 
-`harness start` and `harness doctor` make it before any judge starts. That torch is installed is not enough: the
-sandbox shows this Python's own directories only, and `torch.compile` needs a compiler and Python's headers there.
+`harness start` and `harness doctor` run the trial before a judge starts. An installed torch is not sufficient: the
+sandbox shows only the directories of this Python, and `torch.compile` needs a compiler and Python's headers there.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from harness.model.config import SandboxKind
 from harness.workspace.files import atomic_write
 from harness.workspace.sandbox_mounts import python_prefixes
 
-COMPILES_WITHIN_S = 180.0
-"""On a slow, cold disk the import alone takes a minute."""
+TRIAL_TIMEOUT_S = 180.0
+"""On a slow disk with cold caches, the import alone takes a minute."""
 _NO_IMPORT, _NO_COMPILE = 11, 12
 _ANSWER = "torch trial: "
 _LONGEST_REASON = 300
 _OUTPUT_BYTES = 64 << 10
-# Exceptions of torch.compile wrap the one that has the reason, such as the compiler's own words.
+# Exceptions of torch.compile wrap the exception with the reason, such as the compiler's output.
 _PROGRAM = f"""
 import sys
 
@@ -71,10 +71,10 @@ except BaseException as error:
 
 @dataclass(frozen=True)
 class TrialDevice:
-    """Device that a trial compiles for."""
+    """The device that a trial compiles for."""
 
     name: Literal["cpu", "cuda"] = "cpu"
-    """As torch calls it."""
+    """Torch's name of the device type."""
     nodes: tuple[str, ...] = ()
     """Device nodes that the sandbox shows."""
     env: Mapping[str, str] = field(default_factory=dict)
@@ -89,21 +89,21 @@ class TrialDevice:
 
 @dataclass(frozen=True)
 class TorchTrial:
-    """Result of a trial. A reason is None if that part worked."""
+    """The result of a trial. A reason is None if that part succeeded."""
 
     no_import: str | None = None
-    """Why torch cannot be imported inside the sandbox."""
+    """The reason why torch cannot be imported inside the sandbox."""
     no_compile: str | None = None
-    """Why `torch.compile` does not work there; None also where torch cannot be imported."""
+    """The reason why `torch.compile` does not work there; None also if torch cannot be imported."""
     timed_out: bool = False
-    """The trial was ended before it had an answer: nothing is known."""
+    """True if the trial was ended before it had a result."""
 
 
 def torch_version() -> str:
-    """The version of torch that this Python has.
+    """Return the version of the installed torch.
 
     Raises:
-        ConfigurationError: it has none.
+        ConfigurationError: torch is not installed.
     """
     try:
         return metadata.version("torch")
@@ -112,17 +112,17 @@ def torch_version() -> str:
 
 
 def try_torch(kind: SandboxKind, device: TrialDevice, *, within_s: float) -> TorchTrial:
-    """Import torch, and compile a small function, in a sandbox as the judge makes it.
+    """Import torch and compile a small function in a sandbox with the judge's settings.
 
     Args:
         kind: the sandbox.
-        device: compile for it.
-        within_s: end the trial after so many seconds.
+        device: the device to compile for.
+        within_s: timeout in seconds.
 
     Raises:
         ConfigurationError: the sandbox cannot run.
     """
-    with tempfile.TemporaryDirectory(prefix="kernel-harness-trial-") as scratch, tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryDirectory(prefix="kernel-harness-trial-") as scratch, tempfile.TemporaryFile() as stderr:
         env = dict(device.env)
         if kind == "none":
             env |= {"TMPDIR": scratch, "TORCHINDUCTOR_CACHE_DIR": f"{scratch}/inductor"}
@@ -131,17 +131,17 @@ def try_torch(kind: SandboxKind, device: TrialDevice, *, within_s: float) -> Tor
             kind,
             [sys.executable, "-I", "-B", "-c", _PROGRAM, device.name],
             binds=Binds(devices=device.nodes),
-            # CUDA reserves more address space than a limit on it would allow.
+            # CUDA reserves more address space than the limit allows.
             limits=SandboxLimits(address_space_bytes=None) if device.nodes else SandboxLimits(),
             env=env,
-            stderr=said,
+            stderr=stderr,
             cwd=Path(scratch),
         )
         try:
             code = sandbox.exit_signal_or_code(within_s)
         finally:
             sandbox.kill()
-        text = os.pread(said.fileno(), _OUTPUT_BYTES, max(0, os.fstat(said.fileno()).st_size - _OUTPUT_BYTES))
+        text = os.pread(stderr.fileno(), _OUTPUT_BYTES, max(0, os.fstat(stderr.fileno()).st_size - _OUTPUT_BYTES))
     return _trial(code, text.decode(errors="replace"))
 
 
@@ -157,18 +157,36 @@ def _trial(code: int | None, text: str) -> TorchTrial:
 
 
 def is_remembered(cache: Path, kind: SandboxKind, device: TrialDevice) -> bool:
-    """Return whether the trial was made before with the same torch, Python, compilers and sandbox, and did not fail."""
+    """Return True if an earlier trial with the same torch, Python, compilers and sandbox succeeded.
+
+    Args:
+        cache: the user's cache directory.
+        kind: the sandbox.
+        device: the device of the trial.
+    """
     return _record(cache, kind, device).is_file()
 
 
 def remember(cache: Path, kind: SandboxKind, device: TrialDevice) -> None:
-    """Keep that the trial was made and did not fail. A cache that cannot be written is not used."""
+    """Store the success of a trial; a cache that cannot be written is ignored.
+
+    Args:
+        cache: the user's cache directory.
+        kind: the sandbox.
+        device: the device of the trial.
+    """
     with suppress(ConfigurationError):
         atomic_write(_record(cache, kind, device), json.dumps(_circumstances(kind, device), indent=1))
 
 
 def forget(cache: Path, kind: SandboxKind, device: TrialDevice) -> None:
-    """Forget an earlier trial, since the present one has failed."""
+    """Delete the stored success of an earlier trial, because the present one has failed.
+
+    Args:
+        cache: the user's cache directory.
+        kind: the sandbox.
+        device: the device of the trial.
+    """
     with suppress(OSError):
         _record(cache, kind, device).unlink(missing_ok=True)
 
@@ -179,7 +197,7 @@ def _record(cache: Path, kind: SandboxKind, device: TrialDevice) -> Path:
 
 
 def _circumstances(kind: SandboxKind, device: TrialDevice) -> dict[str, object]:
-    """Everything that a trial's outcome depends on and that changes without a new machine."""
+    """Return all facts on which the result of a trial depends and that may change on one machine."""
     return {
         "program": hashlib.sha256(_PROGRAM.encode()).hexdigest()[:16],
         "sandbox": [kind, _file(shutil.which("bwrap"))],
@@ -191,7 +209,7 @@ def _circumstances(kind: SandboxKind, device: TrialDevice) -> dict[str, object]:
 
 
 def _gpu() -> Sequence[object]:
-    """The driver and Triton, which compile for a GPU."""
+    """Return the versions of Triton and the driver, which compile for a GPU."""
     driver, triton = Path("/proc/driver/nvidia/version"), ""
     with suppress(metadata.PackageNotFoundError):
         triton = metadata.version("triton")
@@ -201,7 +219,7 @@ def _gpu() -> Sequence[object]:
 
 
 def _file(path: str | None) -> Sequence[object]:
-    """A file's path, size and time: another one has others."""
+    """Return a file's path, size and modification time, which identify its version."""
     if path is None:
         return ()
     real = Path(path).resolve()
@@ -216,6 +234,6 @@ def _version(compiler: str) -> Sequence[object]:
     if path is None:
         return ()
     with suppress(OSError, subprocess.SubprocessError):
-        said = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=5, check=False).stdout
-        return (*_file(path), said.partition("\n")[0])
+        version = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=5, check=False).stdout
+        return (*_file(path), version.partition("\n")[0])
     return _file(path)

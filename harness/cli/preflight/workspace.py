@@ -1,11 +1,11 @@
-"""Requirements of a run that concern its workspace: git, the repository, problems, files, and that it runs alone."""
+"""Requirements of a run that concern its workspace: git, repository, problems, writable files, no other run."""
 
 from __future__ import annotations
 
 import tempfile
 
 from harness.cli.preflight.check import Check, RunPlan
-from harness.cli.preflight.machine import ask
+from harness.cli.preflight.machine import output_of
 from harness.errors import ConfigurationError, RepositoryError
 from harness.formats.problems import problem_names
 from harness.git.repo import Repo, requirements
@@ -19,11 +19,11 @@ _WRITTEN_BYTES = 1 << 16
 
 
 def check_git(_: RunPlan) -> str:
-    """Git is installed, and new enough."""
-    said = ask("git", "--version")
-    if said is None:
+    """Check that git is installed in version 2.30 or newer."""
+    output = output_of("git", "--version")
+    if output is None:
         raise RepositoryError("git is not installed", remedy="apt-get install git")
-    version = said.split()[2]
+    version = output.split()[2]
     if tuple(int(part) for part in version.split(".")[:2] if part.isdecimal()) < _GIT:
         raise RepositoryError(
             f"git {version} is too old: {_GIT[0]}.{_GIT[1]} or newer is needed", remedy="apt-get install git"
@@ -32,55 +32,59 @@ def check_git(_: RunPlan) -> str:
 
 
 def check_repository(plan: RunPlan) -> Check | None:
-    """The repository has a form that the harness can read, and the coordination branch exists."""
+    """Check that the harness can read the repository and that the coordination branch exists."""
     if plan.workspace is None:
         return None
     for sentence in requirements(plan.workspace):
-        what, _, command = sentence.partition(": ")
+        problem, _, command = sentence.partition(": ")
         remedy = command.strip("`").replace("` (", "    # (") or "git fsck"
-        raise RepositoryError(what, where=str(plan.workspace.root), remedy=remedy)
+        raise RepositoryError(problem, where=str(plan.workspace.root), remedy=remedy)
     branch = plan.config.coordination_branch
     with Repo(plan.workspace) as repo:
         if branch not in repo.branches(branch):
-            there = ", ".join(sorted(repo.branches())[:5]) or "none"
+            branches = ", ".join(sorted(repo.branches())[:5]) or "none"
             raise RepositoryError(
-                f"there is no branch {branch}; branches: {there}",
+                f"there is no branch {branch}; branches: {branches}",
                 where="`coordination_branch` in harness.yaml",
-                remedy=f"git branch {branch}    # or name another branch there",
+                remedy=f"git branch {branch}    # or name another branch in harness.yaml",
             )
     return None
 
 
 def check_problems(plan: RunPlan) -> str | None:
-    """Each of the run's globs matches a committed problem."""
+    """Check that each glob of the run matches a committed problem."""
     if plan.workspace is None:
         return None
     return f"{len(run_problems(plan.workspace, plan.config))} on {plan.config.coordination_branch}"
 
 
 def run_problems(workspace: Workspace, config: Config) -> list[str]:
-    """The problems of the run, as the coordination branch has them.
+    """Return the keys of the run's problems on the coordination branch.
+
+    Args:
+        workspace: the workspace.
+        config: names the branch; lists the globs of the run.
 
     Raises:
-        ConfigurationError: a glob matches none.
+        ConfigurationError: a glob matches no problem.
     """
     with Repo(workspace) as repo:
         files = repo.files(repo.tip(config.coordination_branch), PROBLEMS)
     for glob in config.problems:
         if not problem_names(files, (glob,)):
-            there = problem_names(files)
+            committed = problem_names(files)
             raise ConfigurationError(
-                f"no problem on {config.coordination_branch} matches `{glob}`; there are: "
-                + (", ".join(there) or "none at all"),
+                f"no problem on {config.coordination_branch} matches `{glob}`; problems there: "
+                + (", ".join(committed) or "none"),
                 where="--problem, or `problems` in harness.yaml",
-                remedy="git add problems && git commit    # what is not committed is not seen"
-                + ("" if there else "; `harness problems import --help` shows where to get some"),
+                remedy="git add problems && git commit    # a run uses committed problems only"
+                + ("" if committed else "; `harness problems import --help` describes the sources of problems"),
             )
     return problem_names(files, config.problems)
 
 
 def check_writable(plan: RunPlan) -> None:
-    """The directories of the workspace that a run writes to can be written to."""
+    """Check that the directories that a run writes to are writable."""
     if plan.workspace is None:
         return
     for directory in (plan.workspace.root, plan.workspace.state, plan.workspace.derived):
@@ -94,7 +98,7 @@ def check_writable(plan: RunPlan) -> None:
 
 
 def check_alone(plan: RunPlan) -> Check | None:
-    """No other run is in progress in this workspace."""
+    """Check that no other run is in progress in this workspace."""
     if plan.workspace is None or not plan.workspace.start_lock.exists():
         return None
     try:

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 def check_deep(findings: Sequence[Findings], *, jobs: int, modules: bool, as_json: bool) -> int:
-    """Check problems deeply and print a line for each; the exit code.
+    """Check problems with mutants and honest implementations, print a line for each, and return the exit code.
 
     Args:
         findings: the problems as they were read.
         jobs: number of processes.
-        modules: compare extracted problems with the modules that they come from.
+        modules: compare extracted problems with the modules of their origin.
         as_json: print one JSON document; progress is then on stderr.
     """
     from harness.corpus.deep_check.duplicates import duplicates
@@ -34,30 +34,30 @@ def check_deep(findings: Sequence[Findings], *, jobs: int, modules: bool, as_jso
     problems = [item.problem for item in findings if item.problem is not None]
     roots = {problem.key: problem.directory.parent.parent for problem in problems}
     exceptions = {root: read_exceptions(root) for root in dict.fromkeys(roots.values())}
-    same = duplicates([*problems, *_others(roots)])
+    duplicates_of = duplicates([*problems, *_neighbours(roots)])
     began = time.monotonic()
     reports = []
-    for number, found in enumerate(check_all(problems, jobs, modules=modules), start=1):
-        report = report_on(found, exceptions[roots[found.key]], same.get(found.key, ()))
+    for number, result in enumerate(check_all(problems, jobs, modules=modules), start=1):
+        report = report_on(result, exceptions[roots[result.key]], duplicates_of.get(result.key, ()))
         reports.append(report)
         echo(f"[{number}/{len(problems)}] {line_of(report)}", err=as_json)
         for failure in report.failures:
             echo(f"     {failure}", err=as_json)
         for stale in report.stale:
-            echo(f"     warning: the exception `{stale}` covers nothing here", err=as_json)
+            echo(f"     warning: the exception `{stale}` has no effect", err=as_json)
     wall_s = time.monotonic() - began
     if as_json:
         echo_json(json.dumps([report.as_data() for report in reports], indent=2))
     else:
         for item in unreadable:
-            echo(f"BAD  {item.key}  does not read; see `harness problems check {item.key}`")
+            echo(f"BAD  {item.key}  cannot be read; see `harness problems check {item.key}`")
         for line in summary(reports, wall_s):
             echo(line)
     return 0 if reports and not unreadable and not any(report.failures for report in reports) else 1
 
 
-def _others(roots: Mapping[str, Path]) -> Iterator[Problem]:
-    """The other problems of the same directories: none of them may compute the same graph."""
+def _neighbours(roots: Mapping[str, Path]) -> Iterator[Problem]:
+    """Yield the other problems of the same directories, none of which may compute the same graph."""
     from harness.formats.problems import inspect_problem, list_problems
 
     for root in dict.fromkeys(roots.values()):

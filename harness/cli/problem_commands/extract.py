@@ -1,4 +1,4 @@
-"""`harness problems extract`: problems from the code of production models."""
+"""`harness problems extract`: creates problems from the code of production models."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _EXAMPLES = 3
     type=click.Choice(["both", "forward", "backward"]),
     default="both",
     show_default=True,
-    help="Of `backward` alone: the gradients of forward problems that are there already.",
+    help="`backward` alone adds the gradients of existing forward problems.",
 )
 @click.option("--into", type=click.Path(path_type=Path), help="Directory of problems (default: the workspace's).")
-@click.option("--dry-run", is_flag=True, help="Extract and verify, and write nothing.")
-@click.option("--replace", is_flag=True, help="Overwrite problems that are there already.")
+@click.option("--dry-run", is_flag=True, help="Extract and verify problems, but do not write them.")
+@click.option("--replace", is_flag=True, help="Overwrite existing problems.")
 @json_option
 def extract(
     architectures: tuple[str, ...],
@@ -47,11 +47,11 @@ def extract(
     replace: bool,
     as_json: bool,
 ) -> int:
-    """Make problems of the modules of models, without weights and downloads.
+    """Create problems from the modules of models, without weights and downloads.
 
-    An architecture is a name of `--list`, a config.json of transformers, or a function of your own that is called
-    with a batch size and a sequence length and returns a module and the arguments of its `forward`. Your function's
-    code runs without a sandbox. Each problem is verified against the original module before it is written.
+    An architecture is a name of `--list`, a config.json of transformers, or a function of your own. The function takes
+    a batch size and a sequence length, and returns a module and the arguments of its `forward`; it runs without a
+    sandbox. Each problem is verified against the original module before it is written.
     """
     from harness.corpus.checkpoints import checkpoint_table
 
@@ -90,7 +90,7 @@ def _extract_all(
     resolved = [resolve_architecture(name) for name in names]
     for number, architecture in enumerate(resolved, start=1):
         prefix = f"[{number}/{len(resolved)}] "
-        found = extract_architecture(
+        extracted = extract_architecture(
             architecture,
             log,
             ExtractionOptions(
@@ -100,9 +100,9 @@ def _extract_all(
                 progress=lambda line, prefix=prefix: echo(prefix + line, err=True),  # type: ignore[misc]
             ),
         )
-        for problem in found:
-            kept = write and not write_problem(problem, directory, replace=replace)
-            echo(f"{prefix}{problem.key}" + (" (is there already, kept)" if kept else ""), err=True)
+        for problem in extracted:
+            exists = write and not write_problem(problem, directory, replace=replace)
+            echo(f"{prefix}{problem.key}" + (" (exists, not replaced)" if exists else ""), err=True)
     return log
 
 
@@ -161,12 +161,12 @@ def _print_summary(log: ExtractionLog, directory: Path, *, dry_run: bool) -> Non
     }
     emit([_row(problem) for problem in log.problems], as_json=False, columns=columns, empty="no problem")
     if log.skipped:
-        echo("\nskipped, and why")
+        echo("\nskipped, by reason")
         reasons = Counter(item.reason for item in log.skipped)
         for reason, number in sorted(reasons.items(), key=lambda item: (-item[1], item[0])):
             examples = [f"{item.architecture} {item.module}" for item in log.skipped if item.reason == reason]
-            more = " …" if number > _EXAMPLES else ""
-            echo(f"  {number:4}  {reason}: {', '.join(examples[:_EXAMPLES])}{more}")
+            ellipsis = " …" if number > _EXAMPLES else ""
+            echo(f"  {number:4}  {reason}: {', '.join(examples[:_EXAMPLES])}{ellipsis}")
     workloads = sum(len(problem.workloads) for problem in log.problems)
     where = "nothing is written (--dry-run)" if dry_run else f"in {directory}"
     echo(

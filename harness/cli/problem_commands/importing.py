@@ -1,4 +1,4 @@
-"""Confirmation before an import of problems, and its summary: usable problems, and the causes of the others."""
+"""Confirmation before an import of problems, and the summary of the import."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from harness.formats.import_problems import ImportResult
     from harness.workspace.directories import Workspace
 
-_LISTED = 40
-"""More problems than these are counted by suite instead of listed one by one."""
-_WARNED = 20
+_MAX_LISTED = 40
+"""A larger number of problems is counted by suite instead of listed."""
+_MAX_WARNINGS = 20
 
 
 def ask_for_trust(path: Path) -> None:
@@ -28,18 +28,25 @@ def ask_for_trust(path: Path) -> None:
     Raises:
         ConfigurationError: the code is not trusted, or there is no terminal.
     """
-    what = "the judge runs references and input functions of problems with your rights, without a sandbox"
+    risk = "the judge runs references and input functions of problems with your rights, without a sandbox"
     remedy = "read the references, then import with --trust"
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise ConfigurationError(f"not imported: {what}", where=str(path), remedy=remedy)
-    if not click.confirm(f"{what[0].upper()}{what[1:]}. Import the problems of {path}?", err=True):
+        raise ConfigurationError(f"not imported: {risk}", where=str(path), remedy=remedy)
+    if not click.confirm(f"{risk[0].upper()}{risk[1:]}. Import the problems of {path}?", err=True):
         raise ConfigurationError("not imported: their code is not trusted", where=str(path), remedy=remedy)
 
 
 def import_rows(
-    brought: Sequence[ImportResult], workspace: Workspace, target: str, data_root: Path | None
+    results: Sequence[ImportResult], workspace: Workspace, target: str, data_root: Path | None
 ) -> list[dict[str, Any]]:
-    """One row a problem: `imported` when it has no error and is in problems/, `usable` when the target can judge it."""
+    """Return a row for each problem: `imported` if it was written, `usable` if the target can judge it.
+
+    Args:
+        results: the results of the import.
+        workspace: has the imported problems.
+        target: such as `cpu` or `h200`.
+        data_root: directory of the tensors that workloads name; None without one.
+    """
     from harness.formats.problems import load_problem
     from harness.formats.requirements import target_memory_bytes, unmet_requirements
     from harness.sol.hardware import table
@@ -47,12 +54,12 @@ def import_rows(
     figures = table().get(target)
     memory = target_memory_bytes(target, figures.memory_gb if figures else None)
     rows = []
-    for item in brought:
+    for item in results:
         reasons = [str(error).replace("\n  ", "; ") for error in item.errors]
-        whats = [error.message for error in item.errors]
+        causes = [error.message for error in item.errors]
         if item.usable:
             problem = load_problem(workspace.problems / item.key, key=item.key, data_root=data_root)
-            reasons = whats = unmet_requirements(problem, target, memory_bytes=memory)
+            reasons = causes = unmet_requirements(problem, target, memory_bytes=memory)
         rows.append(
             {
                 "problem": item.key,
@@ -60,7 +67,7 @@ def import_rows(
                 "usable": item.usable and not reasons,
                 "workloads": item.workloads,
                 "why_not": reasons[0] if reasons else None,
-                "cause": whats[0] if whats else None,
+                "cause": causes[0] if causes else None,
                 "errors": [str(error) for error in item.errors],
                 "warnings": list(item.warnings),
             }
@@ -69,11 +76,16 @@ def import_rows(
 
 
 def print_imported(rows: Sequence[Mapping[str, Any]], target: str) -> None:
-    """The summary for people: each problem where they are few, else counts by suite and by cause."""
+    """Print the summary of an import: up to 40 problems one by one, more problems as counts by suite and cause.
+
+    Args:
+        rows: the result of `import_rows`.
+        target: such as `cpu` or `h200`.
+    """
     from harness.formats.requirements import count_causes
 
     unusable = [row for row in rows if not row["usable"]]
-    if len(rows) <= _LISTED:
+    if len(rows) <= _MAX_LISTED:
         columns = {
             "problem": lambda row: row["problem"],
             "usable": lambda row: "yes" if row["usable"] else "no",
@@ -89,10 +101,10 @@ def print_imported(rows: Sequence[Mapping[str, Any]], target: str) -> None:
                 examples = [row["problem"] for row in unusable if count_causes([row["cause"]])[0][0] == cause]
                 echo(f"  {number:4}  {cause} ({', '.join(examples[:3])}{' …' if number > 3 else ''})")
     warnings = [warning for row in rows for warning in row["warnings"]]
-    for warning in warnings[:_WARNED]:
+    for warning in warnings[:_MAX_WARNINGS]:
         echo(f"warning: {warning}")
-    if len(warnings) > _WARNED:
-        echo(f"and {len(warnings) - _WARNED} more warnings: `harness problems check` prints them all")
+    if len(warnings) > _MAX_WARNINGS:
+        echo(f"and {len(warnings) - _MAX_WARNINGS} more warnings: `harness problems check` prints them all")
     imported = sum(row["imported"] for row in rows)
     echo(f"{imported} of {len(rows)} problems imported, {len(rows) - len(unusable)} usable on {target}")
 
@@ -100,8 +112,8 @@ def print_imported(rows: Sequence[Mapping[str, Any]], target: str) -> None:
 def _print_suites(rows: Sequence[Mapping[str, Any]], target: str) -> None:
     suites = Counter(row["problem"].partition("/")[0] for row in rows)
 
-    def counted(suite: str, what: str) -> int:
-        return sum(bool(row[what]) for row in rows if row["problem"].startswith(f"{suite}/"))
+    def counted(suite: str, key: str) -> int:
+        return sum(bool(row[key]) for row in rows if row["problem"].startswith(f"{suite}/"))
 
     shown = [
         {

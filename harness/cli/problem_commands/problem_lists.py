@@ -1,4 +1,4 @@
-"""`harness problems list`, `suites` and `show`: finding a problem among hundreds."""
+"""`harness problems list`, `suites` and `show`."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 @click.command("list")
 @click.argument("globs", nargs=-1, metavar="[GLOB]...", shell_complete=complete_glob)
-@click.option("--family", help="Those whose first tag is this: llm, moe, vision ...")
-@click.option("--suite", shell_complete=complete_suite, help="Those of one suite (the first part of the key).")
-@click.option("--direction", type=click.Choice(["forward", "backward"]), help="Those of one direction.")
-@click.option("--dtype", help="Those with an input, output or tag of this dtype: bfloat16, float8_e4m3fn, nvfp4 ...")
-@click.option("--tag", "tags", multiple=True, help="Those with this tag; given several times, with all of them.")
+@click.option("--family", help="Problems of this family, their first tag: llm, moe, vision ...")
+@click.option("--suite", shell_complete=complete_suite, help="Problems of this suite, the first part of the key.")
+@click.option("--direction", type=click.Choice(["forward", "backward"]), help="Problems of this direction.")
+@click.option("--dtype", help="Problems with an input, output or tag of this dtype: bfloat16, float8_e4m3fn, nvfp4 ...")
+@click.option("--tag", "tags", multiple=True, help="Problems with this tag; may be given often, for several tags.")
 @json_option
 def list_(
     globs: tuple[str, ...],
@@ -35,11 +35,11 @@ def list_(
     *,
     as_json: bool,
 ) -> None:
-    """The workspace's problems, all or those whose key matches, and that meet every condition."""
+    """List the workspace's problems that match a GLOB and meet all conditions."""
     from harness.formats.problem_tags import ProblemFilter
 
-    wanted = ProblemFilter(family, direction, dtype, tags, suite)
-    rows = [_row(found, facts) for found, facts in _with_tags(inspected(globs)) if wanted.admits(facts)]
+    conditions = ProblemFilter(family, direction, dtype, tags, suite)
+    rows = [_row(findings, facts) for findings, facts in _with_tags(inspected(globs)) if conditions.admits(facts)]
     emit(
         rows,
         as_json=as_json,
@@ -52,16 +52,18 @@ def list_(
             "state": lambda row: count_of(row["errors"], "error") if row["errors"] else row["profile"] or "ok",
         },
         empty="no problem meets all conditions; `harness problems list` shows all"
-        if globs or wanted != ProblemFilter()
-        else "no problems; `harness init --problems SUITE` or `harness problems import PATH` brings some in",
+        if globs or conditions != ProblemFilter()
+        else "no problems; `harness init --problems SUITE` or `harness problems import PATH` adds some",
     )
 
 
 @click.command()
-@click.option("--shipped", is_flag=True, help="Those that come with the harness, for `harness init --problems`.")
+@click.option(
+    "--shipped", is_flag=True, help="List the suites shipped with the harness, for `harness init --problems`."
+)
 @json_option
 def suites(*, shipped: bool, as_json: bool) -> None:
-    """Suites of the workspace with their numbers of problems, families and dtypes."""
+    """List the suites of the workspace with their numbers of problems, families and dtypes."""
     rows = _shipped_suites() if shipped else _suite_rows(_with_tags(inspected(())))
     emit(
         rows,
@@ -71,8 +73,8 @@ def suites(*, shipped: bool, as_json: bool) -> None:
             "problems": lambda row: str(row["problems"]),
             "backward": lambda row: str(row["backward"]),
             "workloads": lambda row: str(row["workloads"]),
-            "families": lambda row: _most(row["families"]),
-            "dtypes": lambda row: _most(row["dtypes"]),
+            "families": lambda row: _most_frequent(row["families"]),
+            "dtypes": lambda row: _most_frequent(row["dtypes"]),
         },
         empty="no problems; `harness problems suites --shipped` shows what `harness init --problems SUITE` copies",
     )
@@ -82,18 +84,18 @@ def suites(*, shipped: bool, as_json: bool) -> None:
 @click.argument("problem", shell_complete=complete_problem)
 @json_option
 def show(problem: str, *, as_json: bool) -> None:
-    """One problem: its origin, axes, inputs and outputs, and each workload's shapes and bytes."""
+    """Show a problem: its origin, axes, inputs and outputs, and the shapes and bytes of each workload."""
     from harness.cli.problem_commands.problem_text import as_data, as_text
 
-    found = one_problem(problem)
+    loaded = one_problem(problem)
     if as_json:
-        echo_json(json.dumps(as_data(found), indent=2))
+        echo_json(json.dumps(as_data(loaded), indent=2))
     else:
-        echo(as_text(found))
+        echo(as_text(loaded))
 
 
 def _with_tags(findings: Iterable[Findings]) -> list[tuple[Findings, ProblemTags]]:
-    """Findings with their facts; a problem with errors has those of its key only."""
+    """Return findings with their tags; a problem with errors has only the family of its key."""
     from harness.formats.problem_tags import ProblemTags, tags_of
 
     return [
@@ -104,19 +106,19 @@ def _with_tags(findings: Iterable[Findings]) -> list[tuple[Findings, ProblemTags
     ]
 
 
-def _row(found: Findings, facts: ProblemTags) -> dict[str, Any]:
+def _row(findings: Findings, facts: ProblemTags) -> dict[str, Any]:
     return {
-        "problem": found.key,
-        "op_type": found.problem.definition.op_type if found.problem else None,
+        "problem": findings.key,
+        "op_type": findings.problem.definition.op_type if findings.problem else None,
         "family": facts.family,
         "direction": facts.direction,
         "dtypes": sorted(facts.dtypes),
         "tags": list(facts.tags),
         "model": facts.model,
         "profile": facts.profile,
-        "workloads": len(found.problem.workloads) if found.problem else 0,
-        "errors": len(found.errors),
-        "solutions": solution_targets(found.directory),
+        "workloads": len(findings.problem.workloads) if findings.problem else 0,
+        "errors": len(findings.errors),
+        "solutions": solution_targets(findings.directory),
     }
 
 
@@ -142,7 +144,7 @@ def _shipped_suites() -> list[dict[str, Any]]:
     return _suite_rows(_with_tags(inspect_problem(root / key, key=key) for key in list_problems(root)))
 
 
-def _most(counts: Mapping[str, int]) -> str:
-    """The four most frequent names, most frequent first."""
+def _most_frequent(counts: Mapping[str, int]) -> str:
+    """Return the four most frequent names, the most frequent first."""
     names = sorted(counts, key=lambda name: (-counts[name], name))
     return ", ".join(names[:4]) + (" ..." if len(names) > 4 else "") or "-"

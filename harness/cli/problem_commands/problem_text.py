@@ -1,4 +1,4 @@
-"""A problem as `harness problems show` prints it."""
+"""The output of `harness problems show`."""
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ def as_text(problem: Problem) -> str:
 
 
 def _facts(problem: Problem) -> list[str]:
-    """Lines on the origin of a problem and on the files beside it; unknown facts have no line."""
+    """Return lines on the origin of a problem and on its files; facts that are not available have no line."""
     facts = tags_of(problem.key, problem.definition)
     origin = ", ".join(f"{name} {value}" for name, value in _origin(problem).items())
-    known = {
+    values = {
         "tags": ", ".join(facts.tags),
         "model": facts.model or "",
         "origin": origin,
@@ -76,13 +76,13 @@ def _facts(problem: Problem) -> list[str]:
         "baseline": "baseline/" if (problem.directory / "baseline").is_dir() else "",
         "notes": "README.md" if (problem.directory / "README.md").is_file() else "",
     }
-    return [f"{name:<10}{text}" for name, text in known.items() if text]
+    return [f"{name:<10}{text}" for name, text in values.items() if text]
 
 
 def _origin(problem: Problem) -> dict[str, str]:
-    """The source that the definition records."""
-    given = provenance_in(problem.definition) or (problem.definition.model_extra or {}).get("x_origin")
-    return {str(name): str(value) for name, value in given.items()} if isinstance(given, dict) else {}
+    """Return the origin that the definition records."""
+    origin = provenance_in(problem.definition) or (problem.definition.model_extra or {}).get("x_origin")
+    return {str(name): str(value) for name, value in origin.items()} if isinstance(origin, dict) else {}
 
 
 def _note(spec: TensorSpec) -> str:

@@ -1,4 +1,4 @@
-"""`harness problems`: check, import, export and sol. problem_lists has list, suites and show; extract has `extract`."""
+"""`harness problems`: check, import, export and sol. Other modules have `list`, `suites`, `show` and `extract`."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ for command in (list_, suites, show, extract):
 
 
 @problems.command()
-@click.argument("what", nargs=-1, metavar="[GLOB|DIRECTORY]...", shell_complete=complete_glob)
-@click.option("--deep", is_flag=True, help="Run each reference on the CPU at small sizes, and mutants of it.")
+@click.argument("globs", nargs=-1, metavar="[GLOB|DIRECTORY]...", shell_complete=complete_glob)
+@click.option("--deep", is_flag=True, help="Run each reference and mutants of it on the CPU, at small sizes.")
 @click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Processes of --deep.")
-@click.option("--modules/--no-modules", default=True, help="Build the models that problems come from, for --deep.")
+@click.option("--modules/--no-modules", default=True, help="With --deep: build the models of the problems' origin.")
 @json_option
-def check(what: tuple[str, ...], *, deep: bool, jobs: int, modules: bool, as_json: bool) -> int:
-    """Check problems and their solutions; exits 1 when one has an error, or none is there.
+def check(globs: tuple[str, ...], *, deep: bool, jobs: int, modules: bool, as_json: bool) -> int:
+    """Check problems and their solutions. The exit code is 1 if a problem has an error, or if there is no problem.
 
-    --deep runs the code of the problems without a sandbox. It compares extracted problems with the module that they
-    come from, and reports which wrong implementations (mutants) the judge's checks refuse. docs/how-to/deep-check.md
+    --deep runs the code of the problems without a sandbox. It compares extracted problems with the module of their
+    origin, and reports which wrong implementations (mutants) the judge's checks refuse. docs/how-to/deep-check.md
     explains each result.
     """
     from harness.formats.solutions import check_all_solutions
@@ -46,16 +46,16 @@ def check(what: tuple[str, ...], *, deep: bool, jobs: int, modules: bool, as_jso
     if deep:
         from harness.cli.problem_commands.deep_check import check_deep
 
-        return check_deep(inspected(what), jobs=jobs, modules=modules, as_json=as_json)
+        return check_deep(inspected(globs), jobs=jobs, modules=modules, as_json=as_json)
     rows = []
-    for found in inspected(what):
-        errors = [*found.errors, *check_all_solutions(found)]
+    for findings in inspected(globs):
+        errors = [*findings.errors, *check_all_solutions(findings)]
         rows.append({
-            "problem": found.key,
+            "problem": findings.key,
             "ok": not errors,
-            "workloads": len(found.problem.workloads) if found.problem else 0,
+            "workloads": len(findings.problem.workloads) if findings.problem else 0,
             "errors": [{"where": error.where, "what": error.message, "remedy": error.remedy} for error in errors],
-            "warnings": list(found.warnings),
+            "warnings": list(findings.warnings),
         })  # fmt: skip
     if as_json:
         echo_json(json.dumps(rows, indent=2))
@@ -67,9 +67,9 @@ def check(what: tuple[str, ...], *, deep: bool, jobs: int, modules: bool, as_jso
 @problems.command("import")
 @click.argument("path", type=click.Path(path_type=Path, exists=True))
 @click.option("--suite", help="Suite to put problems in (default: the name of their directory).")
-@click.option("--problem", "key", help="For a solution.json: the problem it solves (default: found by its name).")
-@click.option("--target", help="What problems must be usable on; for a solution.json: what to file it under.")
-@click.option("--replace", is_flag=True, help="Overwrite what is there already.")
+@click.option("--problem", "key", help="For a solution.json: its problem (default: the problem with its name).")
+@click.option("--target", help="The target that must be able to judge the problems; for a solution.json: its target.")
+@click.option("--replace", is_flag=True, help="Overwrite existing problems and solutions.")
 @click.option("--trust", is_flag=True, help="Trust the code of the problems without confirmation.")
 @json_option
 def import_(
@@ -77,9 +77,9 @@ def import_(
 ) -> int:
     """Import SOL-ExecBench problems, a FlashInfer-Bench trace set, or a solution.json.
 
-    The reference of a problem, and the function that makes its inputs, run in the judge with your rights and without a
-    sandbox: read them first. Nothing of them runs during the import. A solution.json needs no trust, because solutions
-    run in a sandbox. A summary lists how many problems are usable on the target, and why the others are not.
+    The reference of a problem and its input function run in the judge with your rights and without a sandbox: read
+    them first. They do not run during the import. A solution.json needs no trust, because solutions run in a sandbox.
+    A summary counts the problems that are usable on the target, and the reasons why others are not.
     """
     from harness.cli.problem_commands.importing import ask_for_trust
     from harness.workspace.directories import Workspace
@@ -94,7 +94,7 @@ def import_(
 
 
 @problems.command("export")
-@click.argument("what", nargs=-1, metavar="[GLOB|DIRECTORY]...", shell_complete=complete_glob)
+@click.argument("globs", nargs=-1, metavar="[GLOB|DIRECTORY]...", shell_complete=complete_glob)
 @click.option(
     "-o",
     "--output",
@@ -102,15 +102,15 @@ def import_(
     required=True,
     help="Directory of the exported suites.",
 )
-@click.option("--replace", is_flag=True, help="Overwrite problems that are there already.")
-def export_(what: tuple[str, ...], *, output: Path, replace: bool) -> int:
-    """Write problems as SOL-ExecBench reads them; `harness problems import` reads them again, unchanged.
+@click.option("--replace", is_flag=True, help="Overwrite existing problems.")
+def export_(globs: tuple[str, ...], *, output: Path, replace: bool) -> int:
+    """Write problems in the format of SOL-ExecBench, which `harness problems import` reads without a change.
 
-    Solutions stay behind: `harness export` writes a champion as solution.json.
+    Solutions are not exported: `harness export` writes a champion as solution.json.
     """
     from harness.formats.export_problems import export_problem
 
-    findings = inspected(what)
+    findings = inspected(globs)
     for item in findings:
         if item.problem is not None:
             export_problem(item.problem, output, replace=replace)
@@ -126,18 +126,18 @@ def export_(what: tuple[str, ...], *, output: Path, replace: bool) -> int:
 @click.option("--target", default="cpu", show_default=True, help="cpu, h200, b200 ...")
 @json_option
 def sol(problem: str, *, target: str, as_json: bool) -> None:
-    """Bounds of each workload: speed of light for the target, and the floor that can be proved.
+    """Compute the bounds of each workload: speed of light for the target, and the provable floor.
 
-    A workload without a bound has the reason in its row.
+    The row of a workload without a bound has the reason.
     """
     from harness.sol.roofline import NoBoundError, bounds
     from harness.sol.targets import hardware
     from harness.workspace.directories import Workspace
 
-    found = one_problem(problem)
+    loaded = one_problem(problem)
     machine = hardware(target, cache_dir=Workspace.find().cache)
     rows: list[dict[str, Any]] = []
-    for workload in found.workloads:
+    for workload in loaded.workloads:
         names = (
             "sol_us",
             "floor_us",
@@ -152,7 +152,7 @@ def sol(problem: str, *, target: str, as_json: bool) -> None:
         )
         row: dict[str, Any] = {"workload": workload.uuid, **dict.fromkeys(names)}
         try:
-            bound = bounds(found, workload, machine)
+            bound = bounds(loaded, workload, machine)
         except NoBoundError as error:
             row["reason"] = str(error)
         else:
@@ -179,16 +179,16 @@ def sol(problem: str, *, target: str, as_json: bool) -> None:
 def _import_all(
     workspace: Workspace, path: Path, *, suite: str | None, target: str | None, replace: bool, as_json: bool
 ) -> int:
-    """Import every problem below a directory and sum up; the exit code."""
-    from harness.cli.devices import choose
+    """Import all problems below a directory, print a summary, and return the exit code."""
+    from harness.cli.devices import choose_devices
     from harness.cli.problem_commands.importing import import_rows, print_imported
     from harness.formats.import_problems import import_problems
     from harness.workspace.configuration import data_root_of, load_config
 
     data_root = data_root_of(workspace)
-    brought = import_problems(path, workspace.problems, suite=suite, data_root=data_root, replace=replace)
-    target = target or choose(load_config(workspace)).target
-    rows = import_rows(brought, workspace, target, data_root)
+    results = import_problems(path, workspace.problems, suite=suite, data_root=data_root, replace=replace)
+    target = target or choose_devices(load_config(workspace)).target
+    rows = import_rows(results, workspace, target, data_root)
     if as_json:
         echo_json(json.dumps(rows, indent=2))
     else:
@@ -206,20 +206,20 @@ def _import_solution(
     from harness.model.paths import SOLUTIONS
     from harness.workspace.configuration import data_root_of
 
-    theirs = read_solution_json(path)
-    key = key or problem_named(theirs.definition, workspace.problems, list_problems(workspace.problems))
+    document = read_solution_json(path)
+    key = key or problem_named(document.definition, workspace.problems, list_problems(workspace.problems))
     problem = load_problem(workspace.problems / key, key=key, data_root=data_root_of(workspace))
-    target = (target or theirs.spec.target_hardware[0]).lower()
+    target = (target or document.spec.target_hardware[0]).lower()
     directory = workspace.problems / key / SOLUTIONS / _safe_target(target)
     solution = load_solution(solution_from_json(path, directory, replace=replace))
     warnings = [str(error) for error in check_solution(solution, problem.definition)]
-    if theirs.spec.dependencies:
-        warnings.append(f"it names dependencies, which are not installed for it: {', '.join(theirs.spec.dependencies)}")
+    if document.spec.dependencies:
+        warnings.append(f"its dependencies are not installed: {', '.join(document.spec.dependencies)}")
     row = {"problem": key, "target": target, "directory": str(directory), "warnings": warnings}
     if as_json:
         echo_json(json.dumps([row], indent=2))
         return
-    echo(f"{theirs.name}: written to {directory}")
+    echo(f"{document.name}: written to {directory}")
     for warning in warnings:
         echo(f"warning: {warning}")
 
@@ -229,7 +229,7 @@ def _safe_target(target: str) -> str:
 
     if is_target(target):
         return target
-    raise click.UsageError(f"`{target}` is no target; expected letters, digits, - and _ (say which with --target)")
+    raise click.UsageError(f"`{target}` is not a target; expected letters, digits, - and _ (set it with --target)")
 
 
 def _print_checked(rows: Sequence[Mapping[str, Any]]) -> None:
@@ -240,7 +240,7 @@ def _print_checked(rows: Sequence[Mapping[str, Any]]) -> None:
         for warning in row["warnings"]:
             echo(f"     warning: {warning}")
     bad = sum(not row["ok"] for row in rows)
-    echo(f"{count_of(len(rows), 'problem')}, {bad} with errors" if rows else "no problems here")
+    echo(f"{count_of(len(rows), 'problem')}, {bad} with errors" if rows else "there are no problems")
 
 
 def _number(value: float | None) -> str:

@@ -1,4 +1,4 @@
-"""Problems that a command line names: directories, and globs over the keys of the workspace."""
+"""Lookup of the problems that a command line names: directories, and globs over the keys of the workspace."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     from harness.formats.problems import Findings
 
 
-def inspected(what: Sequence[str]) -> list[Findings]:
-    """Findings about each named problem; every argument is a directory or a glob over the workspace's keys.
+def inspected(globs: Sequence[str]) -> list[Findings]:
+    """Return the findings about each named problem; each argument is a directory or a glob over the workspace's keys.
 
     Raises:
-        AnswerIsNo: nothing matches.
+        AnswerIsNo: a glob matches no problem.
     """
     from harness.errors import AnswerIsNo
     from harness.formats.problems import DEFINITION_NAME, inspect_problem, list_problems
@@ -22,7 +22,7 @@ def inspected(what: Sequence[str]) -> list[Findings]:
     from harness.workspace.directories import Workspace
 
     findings: dict[str, Findings] = {}
-    for word in what or ("*",):
+    for word in globs or ("*",):
         directory = Path(word)
         if (directory / DEFINITION_NAME).exists():
             item = inspect_problem(directory.resolve())
@@ -30,7 +30,7 @@ def inspected(what: Sequence[str]) -> list[Findings]:
             continue
         workspace = Workspace.find()
         keys = list_problems(workspace.problems, [word])
-        if what and not keys:
+        if globs and not keys:
             raise AnswerIsNo(f"no problem matches `{word}`", remedy="see `harness problems list`")
         data_root = data_root_of(workspace)
         for key in keys:
@@ -40,11 +40,11 @@ def inspected(what: Sequence[str]) -> list[Findings]:
 
 
 def one_problem(word: str) -> Any:  # noqa: ANN401 - a Problem; its module is imported when the verb runs
-    """The one problem that a word names.
+    """Return the single problem that a directory or glob names.
 
     Raises:
-        ConfigurationError: several match.
-        FormatError: it has errors.
+        ConfigurationError: several problems match.
+        FormatError: the problem has errors.
     """
     from harness.errors import ConfigurationError, FormatError
 
@@ -61,13 +61,18 @@ def one_problem(word: str) -> Any:  # noqa: ANN401 - a Problem; its module is im
 
 
 def solution_targets(directory: Path) -> list[str]:
-    """Targets that a problem directory has a solution for."""
+    """Return the targets for which a problem directory has a solution."""
     from harness.model.paths import SOLUTIONS
 
     solutions = directory / SOLUTIONS
     return sorted(path.name for path in solutions.iterdir() if path.is_dir()) if solutions.is_dir() else []
 
 
-def count_of(number: int, what: str) -> str:
-    """A number with its noun, in the plural where needed."""
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+def count_of(number: int, noun: str) -> str:
+    """Return a number with its noun, such as `2 problems`.
+
+    Args:
+        number: selects the singular or the plural.
+        noun: in the singular; its plural ends in `s`.
+    """
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

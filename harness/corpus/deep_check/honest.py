@@ -3,11 +3,13 @@
 - `float32 inside`: everything between inputs and outputs in float32, rounded once, as a fused kernel computes.
 - `another order`: in the stored dtypes, with sums in two halves, attention whose probabilities are rounded to the
   stored dtype and divided at the end, and normalisations in float32 from the mean and the mean of squares.
+- `library NAME`: each file of `baselines/` that needs nothing but PyTorch, which can be run on the CPU.
 """
 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,21 +17,47 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own habit
 from torch.overrides import TorchFunctionMode
 
+from harness.formats.library_baselines import LibraryBaseline, library_baselines
 from harness.judge.precision import outputs_in
 from harness.judge.reference import Reference, Value, by_name, torch_dtype
 
 if TYPE_CHECKING:
     from harness.corpus.deep_check.small_judge import Outputs, OutputsOf
+    from harness.model.problem import Problem
 
 Function = Callable[..., Any]
+_RUNS_ON_CPUS = frozenset({"torch", *sys.stdlib_module_names})
 
 
-def honest_implementations(reference: Reference) -> dict[str, OutputsOf]:
-    """Name -> implementation."""
+def honest_implementations(problem: Problem, reference: Reference) -> dict[str, OutputsOf]:
+    """Return correct implementations of a problem by name, which its tolerance must accept.
+
+    Args:
+        problem: the problem, with the library baselines that run on a CPU.
+        reference: its reference.
+    """
+    libraries, _ = library_baselines(problem.directory, problem.definition)
     return {
         "float32 inside": lambda inputs: _in_float32(reference, inputs),
         "another order": lambda inputs: _in_another_order(reference, inputs),
+    } | {
+        f"library {library.name}": _library(library, reference)
+        for library in libraries
+        if _RUNS_ON_CPUS.issuperset(library.modules)
     }
+
+
+def _library(library: LibraryBaseline, reference: Reference) -> OutputsOf:
+    names: dict[str, Any] = {}
+    exec(compile(library.source, str(library.file), "exec"), names)  # noqa: S102 - as trusted as the reference
+
+    def outputs(inputs: Sequence[Value]) -> Outputs:
+        arguments = [value.clone() if isinstance(value, torch.Tensor) else value for value in inputs]
+        with torch.no_grad():
+            returned = names["run"](*arguments)
+        return by_name(returned, reference.definition, arguments)
+
+    return outputs
 
 
 def _in_float32(reference: Reference, inputs: Sequence[Value]) -> Outputs:

@@ -12,14 +12,23 @@ from harness.corpus.verification import check_sizes, shown
 from harness.corpus.workloads import axis_size
 from harness.errors import FormatError
 from harness.formats import small_profile
-from harness.judge.checks import WorkloadCheck, WorkloadSets
+from harness.judge.checks import WorkloadCheck, WorkloadSets, stress_tolerances
+from harness.judge.correctness import Sums, is_finite, summed
 from harness.judge.input_data import stress_inputs
 from harness.judge.input_data.inputs import InputSource
 from harness.judge.input_data.roles import Role, purpose_of
 from harness.judge.precision import Truth, find_truth, relative_error
 from harness.judge.reference import Reference, Value, load_reference
 from harness.model.axes import evaluate_axes, holds
-from harness.model.problem import CustomInput, Problem, RandomInput, SafetensorsInput, ScalarInput, Workload
+from harness.model.problem import (
+    CustomInput,
+    Problem,
+    RandomInput,
+    SafetensorsInput,
+    ScalarInput,
+    Tolerance,
+    Workload,
+)
 
 SEED = 20260101
 _LENGTHS = ((50e6, 19), (200e6, 7), (float("inf"), 3))
@@ -61,7 +70,15 @@ class SmallJudge:
         self.stress_cases = sets.stress()
         self._ordinary: dict[str, Value] = {}
         self._truths: dict[int, tuple[Mapping[str, torch.Tensor], Truth | str]] = {}
-        self._check = WorkloadCheck(self.reference, sets, truth_of=self._truth_of)
+        self._sums = _EqualOutputs()
+        self._tolerances: dict[int, tuple[Mapping[str, torch.Tensor], Mapping[str, Tolerance] | None]] = {}
+        self._check = WorkloadCheck(
+            self.reference,
+            sets,
+            summed=self._sums,
+            truth_of=self._truth_of,
+            tolerances_of=self._tolerances_of,
+        )
 
     @property
     def nbytes(self) -> int:
@@ -81,6 +98,8 @@ class SmallJudge:
             if kind:
                 stress_inputs.make(kind, self.problem, self.workload, inputs)
         self._truths.clear()
+        self._tolerances.clear()
+        self._sums.clear()
         values = list(inputs.values())
         return Draw(kind, values, self._check.expected(values))
 
@@ -112,9 +131,60 @@ class SmallJudge:
         if key not in self._truths:
             truth = find_truth(reference, inputs, expected)
             if isinstance(truth, Truth):
-                truth = Truth(truth.outputs, truth.allowed, functools.cache(truth.moved))
+                truth = Truth(truth.outputs, truth.allowed, functools.cache(functools.partial(_moved, truth)))
             self._truths[key] = (expected, truth)  # the reference to `expected` keeps its identity unique
         return self._truths[key][1]
+
+    def _tolerances_of(
+        self,
+        kind: str,
+        tolerance: Tolerance,
+        expected: Mapping[str, torch.Tensor],
+        usual_rms: Callable[[], Mapping[str, float]],
+    ) -> Mapping[str, Tolerance] | None:
+        key = id(expected)
+        if key not in self._tolerances:
+            self._tolerances[key] = (expected, stress_tolerances(kind, tolerance, expected, usual_rms))
+        return self._tolerances[key][1]
+
+
+def _moved(truth: Truth) -> Outputs:
+    """Return the outputs for inputs that are moved by the same random numbers in each run."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED + 1)
+        return truth.moved()
+
+
+class _EqualOutputs:
+    """Comparison that reads all elements only of outputs that differ: most mutants change few outputs."""
+
+    def __init__(self) -> None:
+        self._nonzero: dict[int, tuple[torch.Tensor, bool]] = {}
+        """Address of a finite output -> (the output, kept alive so that the address is not used again; if an element is
+        not zero)."""
+
+    def clear(self) -> None:
+        """Forget the outputs of earlier inputs."""
+        self._nonzero.clear()
+
+    def __call__(self, actual: torch.Tensor, expected: torch.Tensor, tolerance: Tolerance) -> Sums:
+        """See `harness.judge.correctness.Summed`."""
+        address = expected.data_ptr()
+        is_shared = actual.data_ptr() == address
+        if is_shared and address in self._nonzero:
+            return _no_error(some_nonzero=self._nonzero[address][1])
+        # Torch does not compare every 8-bit float. NaN differs from itself.
+        is_equal = expected.dtype.itemsize > 1 and (is_shared or torch.equal(actual, expected))
+        if not is_equal or not is_finite(expected):
+            return summed(actual, expected, tolerance)
+        some_nonzero = bool(expected[0]) or bool(expected.any())
+        if is_shared:
+            self._nonzero[address] = expected, some_nonzero
+        return _no_error(some_nonzero=some_nonzero)
+
+
+def _no_error(*, some_nonzero: bool) -> Sums:
+    return Sums(0.0, 0.0, 0.0, 0.0, within=True, some_nonzero=some_nonzero)
 
 
 def difference(outputs: Outputs, expected: Mapping[str, torch.Tensor]) -> dict[str, float]:

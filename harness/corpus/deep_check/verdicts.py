@@ -84,7 +84,7 @@ def verdicts(judge: SmallJudge, other_outputs: Outputs) -> Verdicts:
     Raises:
         FormatError: the reference itself fails.
     """
-    honest = honest_implementations(judge.reference)
+    honest = honest_implementations(judge.problem, judge.reference)
     refusals: list[HonestRefusal] = []
     judged: list[_JudgedMutant] = []
     note = None

@@ -1,4 +1,4 @@
-"""Times of a baseline while no process of a candidate exists; `baseline_slowdown` uses them."""
+"""Times of a baseline while no process of a candidate exists; `harness.judge.baseline.slowdown` uses them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,15 @@ _PATIENCE_S = 60.0
 def time_baseline_alone(
     side: Side, workload: Workload, layout: Layout, memory: Memory, sets: WorkloadSets, variant: Variant
 ) -> tuple[float, ...]:
-    """Nanoseconds per call of several batches of a baseline, while no process of a candidate exists.
+    """Return the nanoseconds per call of several batches of a baseline, while no process of a candidate exists.
+
+    Args:
+        side: the baseline's runner.
+        workload: the workload.
+        layout: of its inputs and outputs in memory.
+        memory: of the workload.
+        sets: writes its inputs.
+        variant: the baseline.
 
     Raises:
         RunnerFailed: the baseline broke.
@@ -26,8 +34,8 @@ def time_baseline_alone(
     side.prepare(workload, layout, memory.capacity, variant)
     sets.fill([memory.views(0)])
     side.batch(memory, range(1), side.first_call_s)
-    one_ns = per_call_ns(side.batch(memory, range(1), _PATIENCE_S), 1, calibration)
-    calls = calls_for(one_ns, memory.capacity, calibration)
+    single_call_ns = per_call_ns(side.batch(memory, range(1), _PATIENCE_S), 1, calibration)
+    calls = calls_for(single_call_ns, memory.capacity, calibration)
     times: list[float] = []
     for _ in range(_BATCHES):
         sets.fill([memory.views(slot) for slot in range(calls)])

@@ -1,7 +1,8 @@
-"""The baselines of a problem, ready to be raced: reference eagerly and compiled, and the problem's `baseline/`.
+"""Runners of a problem's baselines: forms of the reference, library baselines, and the problem's `baseline/`.
 
-The reference is trusted code: its runner may outlive an evaluation, so that what was compiled stays compiled, and
-writes a compiler cache that nothing else can write. A `baseline/` is agents' work: a fresh runner for every evaluation.
+The reference and the files of `baselines/` are trusted code. Their runners may outlive an evaluation, so that compiled
+code is used again, and they write a compiler cache that no other process can write. A `baseline/` is written by agents
+and gets a fresh runner for every evaluation.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from harness.judge.devices.interface import Device
 from harness.judge.input_data.inputs import InputSource
 from harness.judge.input_data.layout import layout_of
 from harness.judge.reference import load_reference
+from harness.judge.requested_baselines import find_library_baseline, is_library
 from harness.judge.rounds import BaselineFailed
 from harness.judge.runners import RunnerFailed
 from harness.judge.sides import Side, load, stage_reference, stage_solution
@@ -36,38 +38,52 @@ def has_own_baseline(problem: Problem) -> bool:
     return (problem.directory / BASELINE_DIRECTORY / "solution.yaml").is_file()
 
 
+def _runner_of(variant: Variant) -> Variant:
+    """The variant by whose name a runner is kept: all forms of a reference share one."""
+    return variant if is_library(variant) else "eager"
+
+
 class Opponents:
-    """Baseline runners by problem; the references of the last few problems stay alive."""
+    """Baseline runners by problem; the trusted code of the last `_KEPT` problems stays loaded."""
 
     def __init__(self, device: Device, cache_dir: Path, sandbox: SandboxKind) -> None:
         self._device = device
         self._cache_dir = cache_dir
         self._sandbox = sandbox
-        self._references: OrderedDict[str, Side] = OrderedDict()
+        self._trusted: OrderedDict[tuple[str, Variant], Side] = OrderedDict()
+        """By digest of the problem and `_runner_of` a variant."""
         self._compiled: set[tuple[str, str, Variant]] = set()
 
-    def reference(self, problem: Problem) -> Side:
-        """The reference's runner, eager and compiled in one.
+    def trusted(self, problem: Problem, variant: Variant) -> Side:
+        """Return the runner of a library baseline, or of the reference, which has one runner for all its forms.
+
+        Args:
+            problem: the problem.
+            variant: the baseline.
 
         Raises:
-            BaselineFailed: the reference does not even load.
+            BaselineFailed: the code does not load, or its library is not installed.
         """
-        side = self._references.pop(problem.digest, None)
+        key = _runner_of(variant)
+        side = self._trusted.pop((problem.digest, key), None)
         if side is None:
-            while len(self._references) >= _KEPT:
-                self._drop(next(iter(self._references)))
+            library = find_library_baseline(problem, variant) if is_library(variant) else None
+            staged = stage_reference(library.source if library else problem.definition.reference)
+            while len(self._trusted) >= _KEPT:
+                self._drop(*next(iter(self._trusted)))
             try:
-                side = load(self._device, self._device.runner(trusted=True), stage_reference(problem), trusted=True)
+                side = load(self._device, self._device.runner(trusted=True), staged, trusted=True)
             except RunnerFailed as failure:
-                raise BaselineFailed(f"the reference does not load: {failure.reason}") from None
-        self._references[problem.digest] = side
+                title = f"baselines/{library.file.name}" if library else "the reference"
+                raise BaselineFailed(f"{title} does not load: {failure.reason}") from None
+        self._trusted[problem.digest, key] = side
         return side
 
     def own(self, problem: Problem) -> Side:
-        """A fresh runner with the problem's `baseline/`. The caller closes it.
+        """Return a fresh runner with the problem's `baseline/`. The caller closes it.
 
         Raises:
-            BaselineFailed: it does not build or load.
+            BaselineFailed: `baseline/` does not build or load.
         """
         try:
             solution = load_solution(problem.directory / BASELINE_DIRECTORY)
@@ -92,12 +108,18 @@ class Opponents:
         progress: Callable[[int], None],
         variant: Variant = "compile",
     ) -> None:
-        """Have the reference compiled for these workloads, before any candidate's time runs.
+        """Compile the reference for these workloads, before the deadline of a candidate starts.
+
+        Args:
+            problem: the problem.
+            workloads: its workloads to compile for.
+            progress: receives the number of finished workloads.
+            variant: a compiled variant of the reference.
 
         Raises:
-            BaselineFailed: it cannot be compiled.
+            BaselineFailed: the reference cannot be compiled.
         """
-        side = self.reference(problem)
+        side = self.trusted(problem, variant)
         source = InputSource(problem, reference=load_reference(problem), device=self._device.memory_on)
         for done, workload in enumerate(workloads):
             if (problem.digest, workload.uuid, variant) in self._compiled:
@@ -110,22 +132,28 @@ class Opponents:
                 source.refill(workload, memory.views(0))
                 side.batch(memory, range(1), _COMPILE_S)
             except RunnerFailed as failure:
-                self._drop(problem.digest)
-                what = "torch.compile" if variant == "compile" else variant
-                raise BaselineFailed(f"{what} of the reference: {failure.reason}") from None
+                self.drop(problem)
+                method = "torch.compile" if variant == "compile" else variant
+                raise BaselineFailed(f"{method} of the reference: {failure.reason}") from None
             self._compiled.add((problem.digest, workload.uuid, variant))
 
-    def _drop(self, digest: str) -> None:
-        side = self._references.pop(digest, None)
+    def _drop(self, digest: str, key: Variant) -> None:
+        side = self._trusted.pop((digest, key), None)
         if side is not None:
             side.close()
-        self._compiled = {each for each in self._compiled if each[0] != digest}
+        if not is_library(key):
+            self._compiled = {compiled for compiled in self._compiled if compiled[0] != digest}
 
-    def drop(self, problem: Problem) -> None:
-        """End the reference's runner of a problem: it broke."""
-        self._drop(problem.digest)
+    def drop(self, problem: Problem, variant: Variant = "eager") -> None:
+        """End the runner of a problem's variant, because it broke.
+
+        Args:
+            problem: the problem.
+            variant: a variant of the runner.
+        """
+        self._drop(problem.digest, _runner_of(variant))
 
     def close(self) -> None:
         """End every runner."""
-        for digest in list(self._references):
-            self._drop(digest)
+        for digest, key in list(self._trusted):
+            self._drop(digest, key)

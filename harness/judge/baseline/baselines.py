@@ -1,4 +1,4 @@
-"""Kind `baseline`: how fast the ways to compute a problem are that a candidate has to beat."""
+"""Measurement of a problem's baselines, the variants that a candidate must beat; requests of kind `baseline`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from harness.judge.devices.interface import Device, Memory
 from harness.judge.input_data.inputs import InputSource
 from harness.judge.input_data.layout import layout_of
 from harness.judge.reference import Reference
+from harness.judge.requested_baselines import is_library, requested_variants
 from harness.judge.rounds import BaselineFailed
 from harness.judge.runners import RunnerFailed
 from harness.judge.sides import Side
@@ -21,7 +22,6 @@ from harness.model.judging import (
     Baselines,
     Cost,
     EnvironmentRecord,
-    GpuVariant,
     JudgeAnswer,
     JudgeProgress,
     JudgeRequest,
@@ -31,7 +31,6 @@ from harness.model.judging import (
 )
 from harness.model.problem import Problem, Workload
 from harness.model.verdict import Verdict
-from harness.sol.hardware import CPU
 
 _BATCHES = 7
 _PATIENCE_S = 60.0
@@ -45,10 +44,18 @@ def measure(
     opponents: Callable[[Device], Opponents],
     progress: Callable[[JudgeProgress], None],
 ) -> JudgeAnswer:
-    """Time every variant on every workload by each of the device's clocks, each checked; the fastest is the baseline.
+    """Time and check every variant on every workload with each of the device's clocks. The fastest is the baseline.
 
-    Where launches cost nothing, as by a device's events, another variant may be the fastest than where they count.
-    A variant that cannot run here (no compiler for torch.compile) is null, and the environment says why.
+    The clocks may have different fastest variants, because launches cost no time by a device's events. A variant that
+    cannot run on this machine is null, and the environment has the reason, such as a missing compiler.
+
+    Args:
+        request: the request.
+        problem: the problem.
+        reference: of the problem.
+        device: the device with its own clock.
+        opponents: returns the runners of baselines on a clock.
+        progress: receives the progress.
 
     Raises:
         BaselineFailed: the reference itself, run eagerly on the device's own clock, fails.
@@ -57,11 +64,11 @@ def measure(
     source = InputSource(problem, reference=reference, device=device.memory_on, copy_all=device.copy_all)
 
     def bench(clock: Device, stage: str) -> Bench:
-        more = () if device.target == CPU else request.more_variants
-        return Bench(request.id, problem, reference, source, clock, opponents(clock), stage, progress, more)
+        extra = requested_variants(problem, device.target, request.more_variants)
+        return Bench(request.id, problem, reference, source, clock, opponents(clock), stage, progress, extra)
 
     first = bench(device, "baseline")
-    found = first.times(must_run="eager")
+    times = first.times(must_run="eager")
     missing = {"missing_baselines": first.missing}
     sealed: Baselines = {}
     clock = device.clock(sealed=True)
@@ -69,7 +76,7 @@ def measure(
         second = bench(clock, "sealed baseline")
         sealed = second.times()
         missing["missing_sealed_baselines"] = second.missing
-    results = tuple(_result(workload, found[workload.uuid]) for workload in problem.workloads)
+    results = tuple(_result(workload, times[workload.uuid]) for workload in problem.workloads)
     return JudgeAnswer(
         id=request.id,
         verdict=Verdict.PASSED,
@@ -77,21 +84,21 @@ def measure(
         summary=Summary(passed=len(results), of=len(results)),
         device=device.record(),
         environment=EnvironmentRecord.model_validate(
-            {"harness": "", "judge": "", "python": "", "torch": "", "sandbox": "", **_said(missing)}
+            {"harness": "", "judge": "", "python": "", "torch": "", "sandbox": "", **_not_empty(missing)}
         ),
         cost=Cost(judge_s=round(time.monotonic() - begin, 3)),
-        baselines=found,
+        baselines=times,
         sealed_baselines=sealed,
     )
 
 
-def _said(missing: Mapping[str, dict[Variant, str]]) -> dict[str, object]:
+def _not_empty(missing: Mapping[str, dict[Variant, str]]) -> dict[str, object]:
     return {name: dict(reasons) for name, reasons in missing.items() if reasons}
 
 
 @dataclass
 class Bench:
-    """A problem's variants on one clock."""
+    """Measurement of a problem's variants with one clock."""
 
     request: str
     problem: Problem
@@ -101,51 +108,53 @@ class Bench:
     opponents: Opponents
     stage: str
     progress: Callable[[JudgeProgress], None]
-    more: tuple[GpuVariant, ...] = ()
-    """Variants that are tried beyond the usual ones. One that fails on a workload is not tried on later ones."""
+    extra: tuple[Variant, ...] = ()
+    """Variants in addition to the usual ones. One that fails on a workload is not tried on later ones."""
     missing: dict[Variant, str] = field(default_factory=dict)
-    """Why a variant has no time."""
+    """Reason why a variant has no time, by variant."""
     own: Side | None = None
     """The problem's `baseline/`, while it is being timed."""
 
     def times(self, must_run: Variant | None = None) -> Baselines:
-        """Of every workload.
+        """Return the times of every workload by variant, in microseconds.
 
         Raises:
             BaselineFailed: the variant that must run fails.
         """
-        found: Baselines = {}
+        times: Baselines = {}
         if must_run is not None:
-            self.opponents.reference(self.problem)  # says so if it does not even load
+            self.opponents.trusted(self.problem, must_run)  # raises if it does not load
         try:
             variants = self._get_ready()
             self.clock.settle()
             for number, workload in enumerate(self.problem.workloads):
-                self._say(self.stage, number)
-                found[workload.uuid] = self._workload(workload, variants, must_run)
+                self._report(self.stage, number)
+                times[workload.uuid] = self._workload(workload, variants, must_run)
         finally:
             if self.own is not None:
                 self.own.close()
-        return found
+        return times
 
-    def _say(self, stage: str, done: int) -> None:
+    def _report(self, stage: str, done: int) -> None:
         self.progress(JudgeProgress(id=self.request, stage=stage, done=done, of=len(self.problem.workloads)))
 
     def _get_ready(self) -> list[Variant]:
-        """The variants that can be tried."""
+        """Compile and load the variants. Return those that can be tried."""
         variants: list[Variant] = ["eager"]
         workloads = list(self.problem.workloads)
         try:
-            self.opponents.compile_ahead(self.problem, workloads, lambda done: self._say("compile", done))
+            self.opponents.compile_ahead(self.problem, workloads, lambda done: self._report("compile", done))
             variants.append("compile")
         except BaselineFailed as failure:
             self.missing["compile"] = str(failure)
-        for variant in self.more:
+        for variant in self.extra:
             try:
                 if variant in COMPILED:
                     self.opponents.compile_ahead(
-                        self.problem, workloads, lambda done: self._say("max-autotune", done), variant
+                        self.problem, workloads, lambda done: self._report("max-autotune", done), variant
                     )
+                elif is_library(variant):
+                    self.opponents.trusted(self.problem, variant)
                 variants.append(variant)
             except BaselineFailed as failure:
                 self.missing[variant] = str(failure)
@@ -164,14 +173,15 @@ class Bench:
         memory = self.clock.memory(layout)
         sets = WorkloadSets(self.problem, self.source, workload)
         check = WorkloadCheck(self.reference, sets, self.clock.summed)
-        times: dict[Variant, float | None] = {"eager": None, "compile": None, **dict.fromkeys(self.more)}
+        times: dict[Variant, float | None] = {"eager": None, "compile": None, **dict.fromkeys(self.extra)}
         if has_own_baseline(self.problem):
             times["baseline"] = None
         for variant in variants:
-            if variant in self.more and variant in self.missing:
+            if variant in self.extra and variant in self.missing:
                 continue
             try:
-                side = self.own if variant == "baseline" and self.own else self.opponents.reference(self.problem)
+                own = self.own if variant == "baseline" else None
+                side = own or self.opponents.trusted(self.problem, variant)
                 side.prepare(workload, layout, memory.capacity, variant)
                 times[variant] = _variant(memory, side, sets, check)
             except (BaselineFailed, RunnerFailed) as failure:
@@ -179,12 +189,12 @@ class Bench:
                     raise BaselineFailed(f"the reference failed on workload {workload.uuid}: {failure}") from None
                 self.missing[variant] = f"workload {workload.uuid}: {failure}"
                 if variant != "baseline" and isinstance(failure, RunnerFailed):
-                    self.opponents.drop(self.problem)  # its runner broke: the next variant gets another
+                    self.opponents.drop(self.problem, variant)  # its runner broke: the next variant gets another
         return times
 
 
 def _variant(memory: Memory, side: Side, sets: WorkloadSets, check: WorkloadCheck) -> float:
-    """Microseconds a call of one variant, one set of every batch checked."""
+    """Return the microseconds per call of one variant. The outputs of one call of every batch are checked."""
     calibration = side.device.calibration
     sets.fill([memory.views(0)])
     side.batch(memory, range(1), side.first_call_s)
@@ -199,7 +209,7 @@ def _variant(memory: Memory, side: Side, sets: WorkloadSets, check: WorkloadChec
         _check(memory, side, check, calls - 1)
         times.append(per_call_ns(batch, calls, calibration))
     times.sort()
-    return geometric_mean(times[1:-2]) / 1e3  # a disturbed batch is only ever longer
+    return geometric_mean(times[1:-2]) / 1e3  # without the shortest and the two longest: a disturbance only adds time
 
 
 def _check(memory: Memory, side: Side, check: WorkloadCheck, slot: int) -> None:
@@ -211,7 +221,7 @@ def _check(memory: Memory, side: Side, check: WorkloadCheck, slot: int) -> None:
 
 def _result(workload: Workload, times: Mapping[Variant, float | None]) -> WorkloadResult:
     measured = {variant: value for variant, value in times.items() if value is not None}
-    variant = min(measured, key=lambda each: measured[each])
+    variant = min(measured, key=lambda name: measured[name])
     best = measured[variant]
     return WorkloadResult(
         uuid=workload.uuid, verdict=Verdict.PASSED, latency_us=best, baseline_us=best, variant=variant

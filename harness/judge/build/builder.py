@@ -1,9 +1,9 @@
-"""From a solution's sources to what a runner loads: compiled in a sandbox, kept by content.
+"""Builds of solutions: the sources are compiled in a sandbox, and the artefact is cached by content.
 
-Compiling executes attacker-chosen code (macros, includes, compiler plug-ins), so it happens with no network, no device,
-the sources read-only, and nothing to write to but file systems in memory of limited size. What comes out is bounded,
-hashed, and kept under a name made of everything it depends on; its hash stands in an index no sandbox can reach. A
-build holds no lock: others may be timed meanwhile.
+A compiler executes code that an attacker has chosen (macros, includes, compiler plug-ins). The sandbox therefore has no
+network, no device, read-only sources, and only in-memory file systems of limited size for writing. The size of an
+artefact is limited. Its name in the cache is a hash of everything that it depends on, and an index that no sandbox can
+reach has its own hash. A build holds no lock: a candidate may be timed on another device meanwhile.
 """
 
 from __future__ import annotations
@@ -38,28 +38,28 @@ from harness.model.problem import Problem
 from harness.model.solution import ParamValue, Solution, macros
 
 BUILD_CPU_S = 60
-"""Processor time of one compiler process. One that takes longer is stopped: COMPILE_ERROR."""
+"""Processor seconds of one compiler process. A process that takes longer is stopped, with COMPILE_ERROR."""
 BUILD_S = 180.0
-"""A whole build, by the wall clock: on a busy host a compiler waits, and the candidate is not the cause."""
+"""Wall-clock seconds of a build. It is much longer than `BUILD_CPU_S`, because a compiler waits on a busy host."""
 LARGEST_ARTEFACT = 64 << 20
 ARTEFACT = "artefact.so"
 MESSAGES = "messages"
-"""File beside an artefact with its compiler's messages."""
+"""Name of the file with the compiler's messages, in the directory of the artefact."""
 QUIET = ("-fdiagnostics-color=never", "-fno-diagnostics-show-caret")
-"""For g++ and clang++: an error is one line."""
+"""Flags of g++ and clang++ that make an error one line."""
 _MESSAGE_BYTES = 64 << 10
 _KEPT_MESSAGES = 16 << 10
 _REASON_LINES = 3
 _FORMAT = 1
 _KILLED = "Killed"
-"""The C library's word for SIGKILL, with which g++ and nvcc name what ended a compiler process."""
+"""The C library's name of SIGKILL, which g++ and nvcc print if it ended one of their processes."""
 _OUT_OF_TIME = "CPU time limit exceeded"
-"""The C library's words for SIGXCPU, with which g++ and nvcc name what ended a compiler process."""
+"""The C library's name of SIGXCPU, which g++ and nvcc print if it ended one of their processes."""
 _ERROR = re.compile(r"\b(error|undefined reference|cannot find -l\S+|fatal)\b", re.IGNORECASE)
 
 
 class BuildFailed(Exception):  # noqa: N818 - an outcome
-    """The sources do not become an artefact; `reason` is the compiler's first error, with the user's file and line."""
+    """The build failed; `reason` is the compiler's first error, with the user's file and line."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -68,7 +68,7 @@ class BuildFailed(Exception):  # noqa: N818 - an outcome
 
 @dataclass(frozen=True)
 class Built:
-    """An artefact on this host, checked against its hash."""
+    """An artefact on this host whose hash has been checked."""
 
     path: Path
     cached: bool
@@ -78,7 +78,7 @@ class Built:
 
 @dataclass(frozen=True)
 class BuildPaths:
-    """Directories and files of a build, as its sandbox sees them."""
+    """Paths of a build's directories and files in its sandbox."""
 
     sources: str
     output: str
@@ -87,93 +87,111 @@ class BuildPaths:
 
 @dataclass(frozen=True)
 class Compilation:
-    """Command that makes an artefact, and its limits."""
+    """Command that builds an artefact, and its limits."""
 
     command: Callable[[BuildPaths], list[str]]
-    """Leaves `makes` in the output."""
+    """Returns the command, which writes the files `makes` into the output directory."""
     limits: SandboxLimits
     within_s: float
-    """It is stopped then, by the wall clock."""
+    """Wall-clock seconds after which it is stopped."""
     shown: Sequence[Path] = ()
-    """Paths that it must see besides the system and this Python."""
+    """Paths that its sandbox shows in addition to the system and this Python installation."""
     makes: Sequence[str] = (ARTEFACT,)
     extras: Sequence[str] = ()
-    """More files that it may leave in the output."""
+    """Files that it may write into the output directory as well."""
     log: str = ""
-    """The file in the output that has its messages, should these not come on stderr."""
+    """File in the output directory with its messages; "" if it prints them on stderr."""
     request: Callable[[BuildPaths], object] | None = None
-    """Content of the request file, as JSON."""
+    """Returns the content of the request file, which is written as JSON."""
     unusable_code: int | None = None
-    """Exit code for a compiler that cannot be used here, whatever the sources are."""
+    """Exit code that means that the compiler cannot be used on this machine, whatever the sources are."""
 
 
 @cache
 def compiler() -> tuple[str, str]:
-    """The system's C++ compiler and its version line ($CXX, else c++, else g++).
+    """Return the path and the version line of the system's C++ compiler: $CXX, else c++, else g++.
 
     Raises:
         ConfigurationError: there is none.
     """
-    found = shutil.which(os.environ.get("CXX", "c++")) or shutil.which("g++")
-    if found is None:
+    program = shutil.which(os.environ.get("CXX", "c++")) or shutil.which("g++")
+    if program is None:
         raise ConfigurationError("no C++ compiler", remedy="apt-get install g++")
-    said = subprocess.run([found, "--version"], capture_output=True, check=True, timeout=20).stdout
-    return str(Path(found).resolve()), said.decode(errors="replace").splitlines()[0]
+    output = subprocess.run([program, "--version"], capture_output=True, check=True, timeout=20).stdout
+    return str(Path(program).resolve()), output.decode(errors="replace").splitlines()[0]
 
 
 def build_cpp(problem: Problem, solution: Solution, *, cache_dir: Path, sandbox: SandboxKind) -> Built:
     """Compile a `cpp` solution to a shared object, or take it from the cache.
 
+    Args:
+        problem: its constant axes become macros.
+        solution: the solution.
+        cache_dir: directory of the build cache.
+        sandbox: kind of sandbox in which the compiler runs.
+
     Raises:
-        BuildFailed: the compiler said no, took too long, or made too much.
-        ConfigurationError: there is no compiler that works.
+        BuildFailed: the compiler reported an error, took too long, or wrote too large an artefact.
+        ConfigurationError: no compiler works on this machine.
         OSError: the host's disk is full.
     """
     arguments = ["-std=c++17", "-O3", "-march=native", "-Wall", "-fPIC", "-shared", *solution.spec.compile.flags]
     arguments += [*defines(problem, solution.spec.params), *QUIET]
 
     def command(paths: BuildPaths) -> list[str]:
-        whole = [found, *arguments, "-I", paths.sources, "-o", f"{paths.output}/{ARTEFACT}"]
-        return [*whole, f"{paths.sources}/{solution.spec.file}"]
+        options = [*arguments, "-I", paths.sources, "-o", f"{paths.output}/{ARTEFACT}"]
+        return [program, *options, f"{paths.sources}/{solution.spec.file}"]
 
-    found, _ = compiler()
+    program, _ = compiler()
     key = content_key(solution, [compiler(), _machine(), solution.spec.file, arguments])
     limits = replace(build_limits(8 * GIB, processes=64), address_space_bytes=8 * GIB)
     compilation = Compilation(command, limits, BUILD_S)
     try:
-        return kept(cache_dir, key, lambda scratch: compiled(solution, compilation, scratch, sandbox) / ARTEFACT)
+        return cached_artefact(
+            cache_dir, key, lambda scratch: compiled(solution, compilation, scratch, sandbox) / ARTEFACT
+        )
     except BuildFailed:
-        compile_one_function(found, sandbox)
+        compile_one_function(program, sandbox)
         raise
 
 
 def build_limits(memory_bytes: int, processes: int) -> SandboxLimits:
-    """Limits of a build's sandbox; `memory_bytes` are those of all of its processes together."""
+    """Return the limits of a build's sandbox.
+
+    Args:
+        memory_bytes: memory of all processes together.
+        processes: largest number of processes.
+    """
     return SandboxLimits(memory_bytes=memory_bytes, file_bytes=LARGEST_ARTEFACT, processes=processes, cpu_s=BUILD_CPU_S)
 
 
-def kept(cache_dir: Path, key: str, make: Callable[[Path], Path]) -> Built:
-    """The shared object of this key, if it is in the cache as it was put there; else what `make` makes in a scratch.
+def cached_artefact(cache_dir: Path, key: str, make: Callable[[Path], Path]) -> Built:
+    """Return a shared object from the cache if its hash is that of its index, else build it and store it there.
+
+    Args:
+        cache_dir: directory of the build cache.
+        key: name in the cache; see `content_key`.
+        make: builds the shared object in a scratch directory, and returns its path.
 
     Raises:
-        BuildFailed: from `make`; nothing is kept then.
+        BuildFailed: from `make`; nothing is stored.
     """
     store = cache_dir / "artefacts"
     artefact, index = store / f"{key}.so", store / f"{key}.json"
     if artefact.is_file() and index.is_file():
-        known = load_json_file(index)
-        if known["sha256"] == _digest(artefact):
-            return Built(artefact, cached=True, messages=str(known.get("messages", "")))
+        facts = load_json_file(index)
+        if facts["sha256"] == _digest(artefact):
+            return Built(artefact, cached=True, messages=str(facts.get("messages", "")))
     store.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=store, prefix="build-") as scratch:
-        made = make(Path(scratch))
+        output = make(Path(scratch))
         failpoint("judge.built")
-        written = made.with_name(MESSAGES)
-        messages = written.read_text(errors="replace")[:_KEPT_MESSAGES] if written.is_file() else ""
-        facts = {"format": _FORMAT, "sha256": _digest(made), "compiler": compiler()[1], "messages": messages}
+        messages_file = output.with_name(MESSAGES)
+        messages = messages_file.read_text(errors="replace")[:_KEPT_MESSAGES] if messages_file.is_file() else ""
+        facts = {"format": _FORMAT, "sha256": _digest(output), "compiler": compiler()[1], "messages": messages}
         index_text = json.dumps(facts)
-        made.chmod(0o444)
-        made.replace(artefact)
+        output.chmod(0o444)
+        output.replace(artefact)
         (Path(scratch) / "index").write_text(index_text)
         (Path(scratch) / "index").replace(index)
     failpoint("judge.artefact_kept")
@@ -181,13 +199,23 @@ def kept(cache_dir: Path, key: str, make: Callable[[Path], Path]) -> Built:
 
 
 def defines(problem: Problem, params: Mapping[str, ParamValue]) -> list[str]:
-    """The macros of a problem's constant axes and of the params."""
+    """Return compiler options that define the macros of a problem's constant axes and of the params.
+
+    Args:
+        problem: the problem.
+        params: the solution's parameters by name.
+    """
     axes = problem.definition.axes.items()
     return macros({name: axis.value for name, axis in axes if isinstance(axis, ConstAxis)}, params)
 
 
 def content_key(solution: Solution, settings: Sequence[object]) -> str:
-    """A name made of a solution's sources and of everything else (as JSON) that what is built depends on."""
+    """Return a hash of everything that an artefact depends on, as its name in the cache.
+
+    Args:
+        solution: its sources are hashed.
+        settings: everything else that the artefact depends on, as JSON values.
+    """
     digest = hashlib.sha256(json.dumps([_FORMAT, *settings]).encode())
     for name in solution.sources:
         data = (solution.directory / name).read_bytes()
@@ -198,10 +226,10 @@ def content_key(solution: Solution, settings: Sequence[object]) -> str:
 
 @cache
 def _machine() -> str:
-    """Properties of this processor that -march=native depends on."""
+    """Return a hash of the properties of this processor that -march=native depends on."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
-    told = {line for line in lines if line.startswith(("model name", "flags", "Features", "CPU part"))}
-    return hashlib.sha256("\n".join(sorted(told)).encode()).hexdigest()
+    properties = {line for line in lines if line.startswith(("model name", "flags", "Features", "CPU part"))}
+    return hashlib.sha256("\n".join(sorted(properties)).encode()).hexdigest()
 
 
 def _digest(path: Path) -> str:
@@ -209,21 +237,21 @@ def _digest(path: Path) -> str:
 
 
 def compiled(solution: Solution, compilation: Compilation, scratch: Path, sandbox: SandboxKind) -> Path:
-    """The output of a compilation, carried out in a sandbox of its own: a directory below `scratch`.
+    """Run a compilation in a new sandbox, and return its output directory, which is below `scratch`.
 
-    Without a sandbox the compiler writes to that directory itself, without a limit on all files together.
+    Without a sandbox the compiler writes to that directory itself, without a limit on the size of all files together.
 
     Args:
-        solution: whose sources it sees, read-only.
-        compilation: what to run.
-        scratch: a directory on the host, removed by the caller.
-        sandbox: which.
+        solution: its sources are shown to the compiler, read-only.
+        compilation: the command and its limits.
+        scratch: directory on the host, which the caller removes.
+        sandbox: kind of sandbox.
 
     Raises:
-        BuildFailed: the compiler said no, took too long, or made too much.
-        ConfigurationError: the compiler cannot be used here.
+        BuildFailed: the compiler reported an error, took too long, or wrote too large an artefact.
+        ConfigurationError: the compiler cannot be used on this machine.
         OSError: the host's disk is full.
-        MemoryError: this machine ran out of memory, and the build is not to blame.
+        MemoryError: this machine ran out of memory, and the build is not the cause.
     """
     sources, output, request = scratch / "sources", scratch / "output", scratch / "request.json"
     output.mkdir()
@@ -256,25 +284,26 @@ def compiled(solution: Solution, compilation: Compilation, scratch: Path, sandbo
         code = process.exit_signal_or_code(compilation.within_s)
         starved = process.was_killed_for_others()
         process.kill()
-        said = os.pread(messages.fileno(), _MESSAGE_BYTES, 0).decode(errors="replace")
+        messages_text = os.pread(messages.fileno(), _MESSAGE_BYTES, 0).decode(errors="replace")
         keep_results(results, output)
     log = output / compilation.log
     if compilation.log and log.is_file() and not log.is_symlink():
-        said = log.read_text(errors="replace")[:_MESSAGE_BYTES] or said
+        messages_text = log.read_text(errors="replace")[:_MESSAGE_BYTES] or messages_text
     if code is None:
         raise BuildFailed(f"the compiler was stopped after {time.monotonic() - begin:.0f} s")
-    if code == -signal.SIGXCPU or (code != 0 and _OUT_OF_TIME in said):
+    if code == -signal.SIGXCPU or (code != 0 and _OUT_OF_TIME in messages_text):
         raise BuildFailed(f"the compiler was stopped after {compilation.limits.cpu_s} s of processor time")
-    if starved and code != 0 and (code == -signal.SIGKILL or _KILLED in said):
-        raise MemoryError("the kernel ended a compiler, which was within its limit of memory")
+    if starved and code != 0 and (code == -signal.SIGKILL or _KILLED in messages_text):
+        raise MemoryError("the kernel killed a compiler, which was within its memory limit")
+    reason = reason_of(messages_text, paths.sources)
     if code == compilation.unusable_code:
-        raise ConfigurationError(f"the compiler cannot be used here: {reason_of(said, paths.sources)}")
-    made = [output / name for name in compilation.makes]
-    if code != 0 or any(path.is_symlink() or not path.is_file() for path in made):
-        raise BuildFailed(reason_of(said, paths.sources) or f"the compiler ended with code {code} and said nothing")
-    if sum(path.stat().st_size for path in made) > LARGEST_ARTEFACT:
+        raise ConfigurationError(f"the compiler cannot be used here: {reason}")
+    outputs = [output / name for name in compilation.makes]
+    if code != 0 or any(path.is_symlink() or not path.is_file() for path in outputs):
+        raise BuildFailed(reason or f"the compiler exited with code {code} and printed nothing")
+    if sum(path.stat().st_size for path in outputs) > LARGEST_ARTEFACT:
         raise BuildFailed(f"the artefact is larger than {LARGEST_ARTEFACT >> 20} MiB")
-    (output / MESSAGES).write_text(said)
+    (output / MESSAGES).write_text(messages_text)
     return output
 
 
@@ -283,14 +312,24 @@ def _on_host(sources: Path, output: Path, request: Path) -> BuildPaths:
 
 
 def runs(module: ModuleType, sandbox: SandboxKind) -> list[str]:
-    """The beginning of a command that runs a module of the runner's, as a sandbox shows it."""
+    """Return the beginning of a command that runs a module of the runner.
+
+    Args:
+        module: a module of `harness.runner`.
+        sandbox: kind of sandbox; in bubblewrap the module has another path.
+    """
     file = Path(str(module.__file__))
     return [sys.executable, "-I", "-B", f"{RUNNER_HOME}/runner/{file.name}" if sandbox == "bubblewrap" else str(file)]
 
 
-def reason_of(said: str, sources: str) -> str:
-    """The compiler's first error lines, in the user's own file names; warnings and notes left out."""
-    lines = [line.replace(f"{sources}/", "") for line in said.splitlines()]
+def reason_of(messages: str, sources: str) -> str:
+    """Return the compiler's first error lines with the user's own file names, without warnings and notes.
+
+    Args:
+        messages: of the compiler.
+        sources: directory of the sources in the sandbox, which is removed from file names.
+    """
+    lines = [line.replace(f"{sources}/", "") for line in messages.splitlines()]
     errors = [line for line in lines if _ERROR.search(line)]
     chosen = (errors or [line for line in lines if line.strip()])[:_REASON_LINES]
     return " | ".join("".join(letter for letter in line if letter.isprintable())[:200] for line in chosen)

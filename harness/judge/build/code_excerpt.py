@@ -1,6 +1,6 @@
-"""Machine code of a build, for people and agents to read: one function, cut to a limited number of lines.
+"""Machine code of one function of a build, for people and agents, cut to a limited number of lines.
 
-Programs that read what a candidate's compiler wrote run in the builder's sandbox.
+Programs that read the output of a candidate's compiler run in the builder's sandbox.
 """
 
 from __future__ import annotations
@@ -23,7 +23,14 @@ _INSTRUCTION = re.compile(r"^\s*[0-9a-f]+:\s*")
 
 
 def assembly(artefact: Path, function: str, solution: Solution, sandbox: SandboxKind) -> str:
-    """Disassemble one function of a shared object with objdump."""
+    """Return the assembly of one function of a shared object by objdump, or the reason why there is none.
+
+    Args:
+        artefact: the shared object.
+        function: part of the function's name.
+        solution: the solution that it was built from.
+        sandbox: kind of sandbox in which objdump runs.
+    """
     program = shutil.which("objdump")
     if program is None:
         return "the assembly cannot be shown: objdump is not installed where the judge runs"
@@ -33,7 +40,14 @@ def assembly(artefact: Path, function: str, solution: Solution, sandbox: Sandbox
 
 
 def sass(cubin: Path, function: str, solution: Solution, sandbox: SandboxKind) -> str:
-    """Disassemble one kernel of a cubin with nvdisasm."""
+    """Return the SASS of one kernel of a cubin by nvdisasm, or the reason why there is none.
+
+    Args:
+        cubin: the cubin.
+        function: part of the kernel's name.
+        solution: the solution that it was built from.
+        sandbox: kind of sandbox in which nvdisasm runs.
+    """
     home = os.environ.get("CUDA_HOME", "/usr/local/cuda")
     program = shutil.which("nvdisasm") or shutil.which(f"{home}/bin/nvdisasm")
     if program is None:
@@ -43,7 +57,12 @@ def sass(cubin: Path, function: str, solution: Solution, sandbox: SandboxKind) -
 
 
 def ptx(text: str, function: str) -> str:
-    """Cut one kernel out of a module's PTX."""
+    """Return the PTX of one kernel, or the names of the kernels that there are.
+
+    Args:
+        text: PTX of a module.
+        function: part of the kernel's name.
+    """
     return _functions(text, function, re.compile(r"^(?:\.visible |\.weak )*\.entry (\S+?)\(?$"))
 
 
@@ -54,10 +73,10 @@ def _run(command: list[str], shown: tuple[Path, ...], solution: Solution, sandbo
     compilation = Compilation(line, build_limits(4 * GIB, processes=16), _WITHIN_S, shown, makes=(_CODE,))
     with tempfile.TemporaryDirectory(prefix="kernel-harness-code-") as scratch:
         try:
-            made = compiled(solution, compilation, Path(scratch), sandbox)
+            output = compiled(solution, compilation, Path(scratch), sandbox)
         except BuildFailed as failed:
             return f"the code cannot be shown: {failed.reason}"
-        return (made / _CODE).read_text(errors="replace")
+        return (output / _CODE).read_text(errors="replace")
 
 
 def _functions(text: str, function: str, header: re.Pattern[str]) -> str:
@@ -66,12 +85,12 @@ def _functions(text: str, function: str, header: re.Pattern[str]) -> str:
     chosen: list[str] = []
     inside = False
     for line in text.splitlines():
-        if found := header.match(line.strip()):
-            names.append(found[1])
-            inside = not chosen and function in found[1]
+        if match := header.match(line.strip()):
+            names.append(match[1])
+            inside = not chosen and function in match[1]
         if inside and line.strip():
             chosen.append(line)
     if not chosen:
         return f"no function `{function}`; there are: {', '.join(names[:20]) or 'none'}"
-    rest = [f"... and {len(chosen) - MOST_LINES} more lines"] if len(chosen) > MOST_LINES else []
-    return "\n".join([*(_INSTRUCTION.sub("  ", line)[:160] for line in chosen[:MOST_LINES]), *rest])
+    omitted = [f"... and {len(chosen) - MOST_LINES} more lines"] if len(chosen) > MOST_LINES else []
+    return "\n".join([*(_INSTRUCTION.sub("  ", line)[:160] for line in chosen[:MOST_LINES]), *omitted])

@@ -1,4 +1,4 @@
-"""A trial of the C++ compiler after a build has failed: with a broken compiler the sources are not to blame."""
+"""Trial of the C++ compiler after a failed build, to detect a failure that the sources did not cause."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _SOURCE = 'extern "C" int trial() { return 0; }\n'
 
 
 def compile_one_function(compiler: str, sandbox: SandboxKind) -> None:
-    """Compile one function in a sandbox as builds have it.
+    """Compile one function in a sandbox like that of builds.
 
     Args:
         compiler: path of the compiler.
-        sandbox: which.
+        sandbox: kind of sandbox.
 
     Raises:
-        ConfigurationError: the compiler does not work here; the message is its own.
+        ConfigurationError: the compiler does not work on this machine; the message has its output.
         OSError: the host's disk is full.
     """
     with tempfile.TemporaryDirectory(prefix="kernel-harness-") as directory, memory_file("messages") as messages:
@@ -46,7 +46,7 @@ def compile_one_function(compiler: str, sandbox: SandboxKind) -> None:
         process.kill()
         messages_text = " ".join(os.pread(messages.fileno(), _MESSAGE_BYTES, 0).decode(errors="replace").split())
     if code != 0:
-        why = messages_text or ("no answer within 20 s" if code is None else f"it ended with {code}")
+        cause = messages_text or (f"no answer within {_TRIAL_S:.0f} s" if code is None else f"it exited with {code}")
         raise ConfigurationError(
-            f"the C++ compiler {compiler} does not compile one function: {why}", remedy="apt-get install g++"
+            f"the C++ compiler {compiler} does not compile one function: {cause}", remedy="apt-get install g++"
         )

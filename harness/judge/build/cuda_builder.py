@@ -1,4 +1,4 @@
-"""From CUDA C++ to a cubin: a candidate's in the builder's sandbox, the judge's own kernels beside it."""
+"""Builds of CUDA C++ to cubins: of candidates in the builder's sandbox, and of the judge's own kernels without it."""
 
 from __future__ import annotations
 
@@ -44,21 +44,23 @@ from harness.runner.wire import TRUSTED_KERNELS
 _FORMAT = 1
 _OPTIONS = ("-std=c++17", "-default-device")
 _VERBOSE = "--ptxas-options=-v"
-"""The log then has the spills of each kernel."""
+"""Adds the spills of each kernel to the log."""
 _MAKES = ("kernel.cubin", "names.json")
 _LOG = "compile.log"
 PTX_NAME = "kernel.ptx"
 _LOG_CHARACTERS = 1 << 20
 _OPTIMISED = {9, 10, 12}
-"""Major versions of compute capability that have instructions of their own (`sm_90a`)."""
+"""Major versions of compute capability with architecture-specific instructions (`sm_90a`)."""
 
 
 @dataclass(frozen=True)
 class SealedBuild:
-    """A compiled sealed solution: a directory with kernel.cubin and names.json, and by workload its plan in numbers."""
+    """A compiled sealed solution."""
 
     directory: Path
+    """Directory with kernel.cubin and names.json."""
     plans: Mapping[str, ResolvedPlan]
+    """Launch plan by uuid of the workload."""
     cached: bool
 
     @property
@@ -71,47 +73,53 @@ class SealedBuild:
         return BuildReport(warnings=build_warnings(messages), kernels=kernels)
 
     def _messages(self) -> str:
-        """The compiler's messages. A symbolic link in the place of their file is not followed."""
+        """Return the compiler's messages; "" if their file is missing or a symbolic link."""
         log = self.directory / _LOG
         return log.read_text(errors="replace")[:_LOG_CHARACTERS] if log.is_file() and not log.is_symlink() else ""
 
 
 def architecture() -> str:
-    """Of the device at hand, as NVRTC names it."""
+    """Return the architecture of the present GPU as NVRTC names it, such as `sm_90a`."""
     major, minor = torch.cuda.get_device_capability()
     return f"sm_{major}{minor}{'a' if major in _OPTIMISED else ''}"
 
 
 def device_limits() -> DeviceLimits:
-    """Of the device at hand; those of an H200 where there is none."""
+    """Return the limits of the present GPU, or those of an H200 if there is none."""
     if not torch.cuda.is_available():
         return DeviceLimits()
-    facts = torch.cuda.get_device_properties(0)
-    shared_bytes = getattr(facts, "shared_memory_per_block_optin", DeviceLimits().shared_bytes)
-    return DeviceLimits(shared_bytes=shared_bytes, sm_count=facts.multi_processor_count)
+    properties = torch.cuda.get_device_properties(0)
+    shared_bytes = getattr(properties, "shared_memory_per_block_optin", DeviceLimits().shared_bytes)
+    return DeviceLimits(shared_bytes=shared_bytes, sm_count=properties.multi_processor_count)
 
 
 def plans_of(problem: Problem, solution: Solution) -> dict[str, ResolvedPlan]:
-    """The launch plan of every workload, in numbers.
+    """Return the launch plan of every workload with all expressions evaluated, by uuid.
+
+    Args:
+        problem: the problem.
+        solution: a sealed solution.
 
     Raises:
-        FormatError: the plan is malformed for one of them.
+        FormatError: the plan is malformed for a workload.
     """
     spec = solution.spec
     try:
-        launches = tuple(Launch.model_validate(one) for one in spec.launch)
-        spaces = {name: WorkspaceSpec.model_validate(one) for name, one in spec.workspaces.items()}
+        launches = tuple(Launch.model_validate(launch) for launch in spec.launch)
+        spaces = {name: WorkspaceSpec.model_validate(space) for name, space in spec.workspaces.items()}
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise FormatError(f"{where}: {first['msg']}", where="solution.yaml: launch or workspaces") from error
     for name, tensor in problem.definition.inputs.items():
-        given = [workload.inputs.get(name) for workload in problem.workloads]
-        if tensor.shape is None and not all(isinstance(one, ScalarInput) for one in given):
-            raise FormatError(f"scalar `{name}` is drawn for every call; a launch plan has its numbers beforehand")
+        specs = [workload.inputs.get(name) for workload in problem.workloads]
+        if tensor.shape is None and not all(isinstance(spec, ScalarInput) for spec in specs):
+            raise FormatError(
+                f"scalar `{name}` is drawn for every call; a launch plan needs its value before the calls"
+            )
 
     def plan(workload: Workload) -> ResolvedPlan:
-        scalars = {name: given.value for name, given in workload.inputs.items() if isinstance(given, ScalarInput)}
+        scalars = {name: value.value for name, value in workload.inputs.items() if isinstance(value, ScalarInput)}
         return resolve(
             launches, spaces, problem.definition, problem.sizes(workload), scalars, dict(spec.params), device
         )
@@ -121,10 +129,16 @@ def plans_of(problem: Problem, solution: Solution) -> dict[str, ResolvedPlan]:
 
 
 def build_cuda(problem: Problem, solution: Solution, *, cache_dir: Path, sandbox: SandboxKind) -> SealedBuild:
-    """Compile a sealed solution for the device at hand, or take it from the cache.
+    """Compile a sealed solution for the present GPU, or take it from the cache.
+
+    Args:
+        problem: its constant axes become macros.
+        solution: the solution.
+        cache_dir: directory of the build cache.
+        sandbox: kind of sandbox in which the compiler runs.
 
     Raises:
-        BuildFailed: the compiler said no, took too long, or made too much.
+        BuildFailed: the compiler reported an error, took too long, or wrote too large an artefact.
         FormatError: the launch plan is malformed.
         ConfigurationError: NVRTC or its headers are missing.
     """
@@ -139,20 +153,20 @@ def build_cuda(problem: Problem, solution: Solution, *, cache_dir: Path, sandbox
         "options": options,
         "kernels": kernels,
     }
-    kept = cache_dir / "cubins" / content_key(solution, [_FORMAT, solution.spec.file, request])
-    if _whole(kept):
-        return SealedBuild(kept, plans, cached=True)
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=kept.parent, prefix="build-") as scratch:
-        made = _compile(solution, request, toolkit, Path(scratch), sandbox)
+    cached = cache_dir / "cubins" / content_key(solution, [_FORMAT, solution.spec.file, request])
+    if _is_complete(cached):
+        return SealedBuild(cached, plans, cached=True)
+    cached.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cached.parent, prefix="build-") as scratch:
+        output = _compile(solution, request, toolkit, Path(scratch), sandbox)
         try:
-            check_size((made / "kernel.cubin").read_bytes())
+            check_size((output / "kernel.cubin").read_bytes())
         except MalformedCubinError as error:
             raise BuildFailed(f"the compiled kernels cannot be loaded: {error}") from None
-        (made / "sha256").write_text(_digest(made))
-        shutil.rmtree(kept, ignore_errors=True)
-        made.rename(kept)
-    return SealedBuild(kept, plans, cached=False)
+        (output / "sha256").write_text(_digest(output))
+        shutil.rmtree(cached, ignore_errors=True)
+        output.rename(cached)
+    return SealedBuild(cached, plans, cached=False)
 
 
 def _digest(directory: Path) -> str:
@@ -160,7 +174,7 @@ def _digest(directory: Path) -> str:
     return hashlib.sha256(b"".join(len(part).to_bytes(8, "little") + part for part in parts)).hexdigest()
 
 
-def _whole(directory: Path) -> bool:
+def _is_complete(directory: Path) -> bool:
     index = directory / "sha256"
     return index.is_file() and index.read_text() == _digest(directory)
 
@@ -171,22 +185,22 @@ def _compile(
     def command(paths: BuildPaths) -> list[str]:
         return [*runs(nvrtc, sandbox), paths.request, paths.output]
 
-    def whole(paths: BuildPaths) -> object:
+    def full_request(paths: BuildPaths) -> object:
         return {**request, "source": f"{paths.sources}/{solution.spec.file}"}
 
     limits = build_limits(8 * GIB, processes=64)
     shown = (toolkit.library.parent, *toolkit.includes)
     compilation = Compilation(
-        command, limits, BUILD_S, shown, _MAKES, (PTX_NAME,), _LOG, request=whole, unusable_code=nvrtc.UNUSABLE
+        command, limits, BUILD_S, shown, _MAKES, (PTX_NAME,), _LOG, request=full_request, unusable_code=nvrtc.UNUSABLE
     )
     return compiled(solution, compilation, scratch, sandbox)
 
 
 def trusted_cubin(cache: Path) -> bytes:
-    """The judge's own kernels for the device at hand, compiled once.
+    """Return the cubin of the judge's own kernels for the present GPU, compiled once per cache directory.
 
     Raises:
-        ConfigurationError: NVRTC cannot be used here; the message is its own.
+        ConfigurationError: NVRTC cannot be used on this machine; the message has its output.
     """
     source = Path(nvrtc.__file__).with_name("trusted.cu")
     toolkit = find_toolkit()
@@ -199,16 +213,16 @@ def trusted_cubin(cache: Path) -> bytes:
         "kernels": list(TRUSTED_KERNELS),
     }
     name = hashlib.sha256(source.read_bytes() + json.dumps(request).encode()).hexdigest()[:16]
-    kept = cache / "native" / f"trusted-{name}.cubin"
-    if not kept.is_file():
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=kept.parent) as scratch:
+    cubin = cache / "native" / f"trusted-{name}.cubin"
+    if not cubin.is_file():
+        cubin.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=cubin.parent) as scratch:
             (Path(scratch) / "request.json").write_text(json.dumps(request))
             command = [*runs(nvrtc, "none"), f"{scratch}/request.json", scratch]
-            done = subprocess.run(command, check=False, capture_output=True, timeout=BUILD_S, text=True)
-            if done.returncode:
+            compilation = subprocess.run(command, check=False, capture_output=True, timeout=BUILD_S, text=True)
+            if compilation.returncode:
                 log = Path(scratch) / _LOG
-                said = log.read_text() if log.is_file() else done.stderr
-                raise ConfigurationError(f"the judge's own kernels do not compile: {said.strip()}")
-            (Path(scratch) / "kernel.cubin").replace(kept)
-    return kept.read_bytes()
+                messages = log.read_text() if log.is_file() else compilation.stderr
+                raise ConfigurationError(f"the judge's own kernels do not compile: {messages.strip()}")
+            (Path(scratch) / "kernel.cubin").replace(cubin)
+    return cubin.read_bytes()

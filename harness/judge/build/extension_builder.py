@@ -1,8 +1,8 @@
-"""Language cuda_cpp: C++ and CUDA sources with host code of their own, to one shared object, in the builder's sandbox.
+"""Builds of language cuda_cpp: C++ and CUDA sources with host code, compiled to one shared object in a sandbox.
 
-Every source with a compiler's suffix is compiled, .cu by nvcc and the rest by the C++ compiler, side by side; then
-they are linked. The headers that a binding needs are of the packages beside this one: TVM-FFI's compile in a second
-or two, torch's in half a minute and more for each source.
+Every source with a compiler's suffix is compiled, in parallel: .cu by nvcc, others by the C++ compiler. Then the
+objects are linked. The headers of a binding come from installed packages: those of TVM-FFI compile in one or two
+seconds per source, those of torch in half a minute or more.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from harness.judge.build.builder import (
     Built,
     Compilation,
     build_limits,
+    cached_artefact,
     compiled,
     compiler,
     content_key,
     defines,
-    kept,
     runs,
 )  # fmt: skip
 from harness.judge.build.toolkit import Nvcc, find_nvcc, seek_nvcc
@@ -48,18 +48,18 @@ _CUDA, _CPP = ".cu", (".cpp", ".cc", ".cxx", ".c")
 
 @dataclass(frozen=True)
 class _Binding:
-    """Additions of a binding to the commands."""
+    """Options that a binding adds to the commands."""
 
     standard: str
-    """Of C++, where the solution's flags name none."""
+    """Option for the C++ standard, used if the solution's flags have none."""
     flags: tuple[str, ...]
-    """Of both compilers."""
+    """Options of both compilers."""
     cuda_flags: tuple[str, ...]
     includes: tuple[Path, ...]
     libraries: tuple[Path, ...]
     links: tuple[str, ...]
     versions: tuple[str, ...]
-    """Of what is compiled against: another one is another artefact."""
+    """Versions of the packages that are compiled against. The artefact depends on them."""
 
 
 def build_extension(
@@ -69,27 +69,28 @@ def build_extension(
 
     Args:
         problem: its constant axes become macros.
-        solution: what to compile.
-        architecture: of the device, such as `sm_90a`; asked only if there is a .cu source.
-        cache_dir: where artefacts are kept.
-        sandbox: which.
+        solution: the solution.
+        architecture: returns the device's architecture, such as `sm_90a`; called only if there is a .cu source.
+        cache_dir: directory of the build cache.
+        sandbox: kind of sandbox in which the compilers run.
 
     Raises:
-        BuildFailed: a compiler said no, took too long, or made too much; or there is nothing to compile.
-        ConfigurationError: a compiler or the binding's package is missing; the message says how to get it.
+        BuildFailed: a compiler reported an error, took too long, or wrote too large an artefact; or there is no source
+            to compile.
+        ConfigurationError: a compiler or the binding's package is missing; the message has the command to install it.
     """
     sources = [name for name in solution.sources if name.endswith((_CUDA, *_CPP))]
     if not sources:
         raise BuildFailed(f"no source to compile: expected one that ends in {', '.join((_CUDA, *_CPP))}")
     cuda = any(name.endswith(_CUDA) for name in sources)
     nvcc = find_nvcc() if cuda else seek_nvcc()
-    made_for = architecture() if cuda else ""
+    device_architecture = architecture() if cuda else ""
     binding = _tvm_ffi() if (solution.spec.binding or "tvm_ffi") == "tvm_ffi" else _torch()
-    commands = _Commands(problem, solution, binding, nvcc, made_for)
+    commands = _Commands(problem, solution, binding, nvcc, device_architecture)
     settings = [compiler(), nvcc.version if nvcc else "", binding.versions, commands.of(sources, "/sources", "/output")]
 
     def make(scratch: Path) -> Path:
-        def request(paths: BuildPaths) -> object:  # too long for an argument, with many sources
+        def request(paths: BuildPaths) -> object:  # a file, because many sources may be too long for an argument
             return commands.of(sources, paths.sources, paths.output)
 
         limits = build_limits(16 * GIB, processes=256)
@@ -99,11 +100,11 @@ def build_extension(
         )
         return compiled(solution, compilation, scratch, sandbox) / ARTEFACT
 
-    return kept(cache_dir, content_key(solution, settings), make)
+    return cached_artefact(cache_dir, content_key(solution, settings), make)
 
 
 class _Commands:
-    """The compilers' and the linker's command lines for one solution."""
+    """Command lines of the compilers and of the linker for one solution."""
 
     def __init__(
         self, problem: Problem, solution: Solution, binding: _Binding, nvcc: Nvcc | None, architecture: str
@@ -114,14 +115,14 @@ class _Commands:
 
     @property
     def shown(self) -> tuple[Path, ...]:
-        """Paths that a sandbox must show them."""
-        wanted = [*self._cutlass, *self._binding.includes, *self._binding.libraries]
+        """Paths that a sandbox must show to the compilers."""
+        paths = [*self._cutlass, *self._binding.includes, *self._binding.libraries]
         if self._nvcc is not None:
-            wanted.append(self._nvcc.home)
-        return tuple(dict.fromkeys(wanted))
+            paths.append(self._nvcc.home)
+        return tuple(dict.fromkeys(paths))
 
     def of(self, sources: list[str], inside: str, output: str) -> dict[str, list[list[str]] | list[str]]:
-        """All of them, for sources and output in these directories."""
+        """Return all commands, for sources and output in these directories."""
         objects = [f"{output}/{number}.o" for number in range(len(sources))]
         return {
             "compile": [
@@ -130,9 +131,9 @@ class _Commands:
                     "-c",
                     f"{inside}/{name}",
                     "-o",
-                    made,
+                    object_file,
                 ]
-                for name, made in zip(sources, objects, strict=True)
+                for name, object_file in zip(sources, objects, strict=True)
             ],
             "link": [compiler()[0], "-shared", *objects, *self._link(), "-o", f"{output}/{ARTEFACT}"],
         }
@@ -144,7 +145,7 @@ class _Commands:
         return [*whole, *includes]
 
     def _cuda(self, inside: str) -> list[str]:
-        assert self._nvcc is not None  # noqa: S101 - there is a .cu source, so it was found
+        assert self._nvcc is not None  # noqa: S101 - there is a .cu source, so `find_nvcc` returned it
         own, number = self._solution.spec.compile.cuda_flags, self._architecture.removeprefix("sm_")
         whole = [str(self._nvcc.program), "-ccbin", compiler()[0], "-O3", "-Xcompiler", "-fPIC", *self._standard(own)]
         whole += [f"-gencode=arch=compute_{number},code={self._architecture}"]
@@ -158,22 +159,22 @@ class _Commands:
 
     def _link(self) -> list[str]:
         nvcc = self._nvcc
-        found = [*self._binding.libraries, *(nvcc.libraries if nvcc else ())]
-        own = [*self._binding.links, *self._solution.spec.compile.link_flags, *(nvcc.runtime if nvcc else ())]
-        return [*(f"-L{path}" for path in found), *own]
+        directories = [*self._binding.libraries, *(nvcc.libraries if nvcc else ())]
+        flags = [*self._binding.links, *self._solution.spec.compile.link_flags, *(nvcc.runtime if nvcc else ())]
+        return [*(f"-L{path}" for path in directories), *flags]
 
 
 def _tvm_ffi() -> _Binding:
-    """TVM-FFI's headers and library, found without importing it.
+    """Return TVM-FFI's headers and library, without importing it.
 
     Raises:
         ConfigurationError: the package is missing.
     """
-    found = importlib.util.find_spec("tvm_ffi")
-    home = Path(found.origin).parent if found is not None and found.origin else None
+    package = importlib.util.find_spec("tvm_ffi")
+    home = Path(package.origin).parent if package is not None and package.origin else None
     if home is None or not (home / "include" / "tvm").is_dir() or not (home / "lib" / "libtvm_ffi.so").is_file():
         raise ConfigurationError(
-            "language cuda_cpp with binding tvm_ffi needs the package apache-tvm-ffi, and it is not here",
+            "language cuda_cpp with binding tvm_ffi needs the package apache-tvm-ffi, which is not installed",
             remedy="pip install apache-tvm-ffi",
         )
     version = importlib.metadata.version("apache-tvm-ffi")
@@ -182,23 +183,23 @@ def _tvm_ffi() -> _Binding:
 
 
 def _torch() -> _Binding:
-    """Options with which torch.utils.cpp_extension compiles and links.
+    """Return the options with which torch.utils.cpp_extension compiles and links.
 
     Raises:
         ConfigurationError: Python's headers are missing.
     """
-    from torch.utils import cpp_extension  # noqa: PLC0415 - half a second, for this binding only
+    from torch.utils import cpp_extension  # noqa: PLC0415 - the import takes half a second; only this binding needs it
 
     python = Path(sysconfig.get_path("include"))
     if not (python / "Python.h").is_file():
         raise ConfigurationError(
-            f"language cuda_cpp with binding torch needs Python's headers, and {python}/Python.h is not here",
-            remedy="apt-get install python3-dev, or use binding tvm_ffi, which needs none",
+            f"language cuda_cpp with binding torch needs Python's headers, and {python}/Python.h does not exist",
+            remedy="apt-get install python3-dev, or use binding tvm_ffi, which needs no headers of Python",
         )
     flags = (f"-DTORCH_EXTENSION_NAME={EXTENSION}", "-DTORCH_API_INCLUDE_EXTENSION_H")
     on_device = ("-lc10_cuda", "-ltorch_cuda") if torch.version.cuda else ()
     return _Binding(
-        standard="-std=c++20",  # what torch itself asks for since its headers use it; older ones know it too
+        standard="-std=c++20",  # torch uses it since its headers need it; older versions support it too
         flags=(*flags, f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"),
         cuda_flags=tuple(cpp_extension.COMMON_NVCC_FLAGS),
         includes=(*map(Path, cpp_extension.include_paths()), python),
@@ -209,6 +210,6 @@ def _torch() -> _Binding:
 
 
 def _cutlass() -> tuple[Path, ...]:
-    """CUTLASS's headers, where SOL-ExecBench looks for them."""
+    """Return the directories of CUTLASS's headers, at the place that SOL-ExecBench uses."""
     home = Path(os.environ.get("CUTLASS_DIR", "/usr/local/cutlass"))
     return tuple(path for path in (home / "include", home / "tools" / "util" / "include") if path.is_dir())

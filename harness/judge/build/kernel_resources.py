@@ -1,4 +1,4 @@
-"""Registers, shared memory and spills of compiled kernels: from the assembler's log, and from the cubin itself.
+"""Registers, shared memory and spills of compiled kernels, from the assembler's log and from the cubin itself.
 
 Sources: CUDA Binary Utilities, for the sections of a cubin; `ptxas --verbose`. The attributes of `.nv.info` are those
 that `cuobjdump -elf` prints (EIATTR_REGCOUNT, EIATTR_FRAME_SIZE).
@@ -14,11 +14,11 @@ from harness.model.counters import KernelResources, kernel_name
 from harness.runner.elf import ELF_ERRORS, ElfSection, elf_sections, elf_symbol
 
 MOST_KERNELS = 64
-"""Of one solution, in an answer."""
+"""Largest number of kernels of a solution in an answer."""
 _ATTRIBUTE = struct.Struct("<BBH")
 _PAIR = struct.Struct("<II")
 _SIZED = 4
-"""Format of an attribute that is followed by so many bytes as its value says."""
+"""Format of an attribute whose value is the number of bytes that follow it."""
 _REGISTERS, _FRAME = 0x2F, 0x11
 _RESERVED_SECTION, _RESERVED_BYTES = ".nv.shared.reserved.0", 1024
 """In a cubin with this section, the shared memory of each kernel contains the 1 KiB that the driver reserves."""
@@ -28,12 +28,12 @@ _MOST_REGISTERS = 65_536
 
 
 def resources_of_cubin(cubin: bytes, names: Mapping[str, str], log: str = "") -> tuple[KernelResources, ...]:
-    """Return what each kernel of a cubin occupies. Empty for bytes that are no cubin of a known form.
+    """Return the resources of each kernel of a cubin; empty if the bytes are not a cubin of a supported form.
 
     Args:
-        cubin: as the compiler wrote it, or as a candidate's process recorded it: nothing of it is trusted.
-        names: symbol -> the name that the kernel is shown with; other kernels are left out.
-        log: of the assembler, with the option `--verbose`; it alone has the bytes of spilled registers.
+        cubin: output of the compiler, or recorded by a candidate's process; it is not trusted.
+        names: symbol -> displayed name of the kernel; other kernels are omitted.
+        log: of the assembler with the option `--verbose`, which alone has the bytes of spilled registers.
     """
     try:
         facts = _facts(cubin)
@@ -66,13 +66,13 @@ def spills_in_log(log: str) -> dict[str, tuple[int, int]]:
     for line in log.splitlines():
         if entry := _ENTRY.search(line):
             symbol = entry[1]
-        elif (found := _SPILLS.search(line)) and symbol is not None and symbol not in spills:
-            spills[symbol] = int(found[1]), int(found[2])
+        elif (match := _SPILLS.search(line)) and symbol is not None and symbol not in spills:
+            spills[symbol] = int(match[1]), int(match[2])
     return spills
 
 
 def _facts(cubin: bytes) -> dict[str, tuple[int, int, int]]:
-    """Symbol -> registers, bytes of the stack frame, bytes of static shared memory."""
+    """Return symbol -> (registers, bytes of the stack frame, bytes of static shared memory)."""
     sections = elf_sections(cubin)
     sizes = {section.name: section.size for section in sections}
     reserved = _RESERVED_BYTES if _RESERVED_SECTION in sizes else 0
@@ -90,7 +90,7 @@ def _facts(cubin: bytes) -> dict[str, tuple[int, int, int]]:
 
 
 def _pairs(cubin: bytes, info: ElfSection, sections: list[ElfSection]) -> Iterator[tuple[int, str, int]]:
-    """(attribute, symbol, value) of each attribute of `.nv.info` that we read."""
+    """Yield (attribute, symbol, value) of the attributes of `.nv.info` for registers and stack frames."""
     at, end = info.begin, min(info.begin + info.size, len(cubin))
     while at < end:
         form, attribute, size = _ATTRIBUTE.unpack_from(cubin, at)

@@ -1,8 +1,8 @@
-"""Output of a build: a size-limited tmpfs inside its sandbox, and memory files that carry the results out.
+"""Output of a build: a tmpfs of limited size in its sandbox, and memory files that receive the results.
 
-A build runs code that a candidate chose, so nothing of it reaches the host's disk: its directories are tmpfs of the
-sandbox, and a shell copies the files that count into memory files that the judge has opened. Each is limited in size
-by the sandbox's limit on files.
+A build runs code that a candidate has chosen, so it must not write to the host's disk. Its directories are tmpfs of the
+sandbox. A shell copies the results into memory files that the judge has opened, and the sandbox's limit on file sizes
+limits each of them.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ def memory_file(name: str) -> IO[bytes]:
 
 
 def copying(command: Sequence[str], directory: str, files: Mapping[str, IO[bytes]]) -> list[str]:
-    """Return a command that runs another one and then copies its results; it ends as the other one does.
+    """Return a command that runs a build, copies its results, and exits with the build's exit code.
 
     Args:
         command: the build.
-        directory: where it leaves its results, as the sandbox sees it.
-        files: name in that directory -> the open file that receives the content; inherited by the sandbox. A file
-            that the build did not make stays empty.
+        directory: the build's output directory in the sandbox.
+        files: name in that directory -> the open file that receives the content, which the sandbox inherits. It stays
+            empty if the build did not write the file.
     """
     copies = [
         f'test -f "{directory}/{name}" && cat "{directory}/{name}" > /proc/self/fd/{file.fileno()}'
@@ -38,7 +38,11 @@ def copying(command: Sequence[str], directory: str, files: Mapping[str, IO[bytes
 
 
 def keep_results(files: Mapping[str, IO[bytes]], output: Path) -> None:
-    """Write what memory files received to a directory on the host; empty ones are left out.
+    """Write the content of memory files to a directory on the host; empty ones are omitted.
+
+    Args:
+        files: name -> memory file.
+        output: the directory.
 
     Raises:
         OSError: the host's disk is full or cannot be written.

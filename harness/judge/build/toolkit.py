@@ -1,4 +1,4 @@
-"""Where the CUDA compilers and headers are on this machine: NVRTC, and nvcc. Needs no driver and no GPU."""
+"""Search for the CUDA compilers NVRTC and nvcc and their headers on this machine; needs no driver and no GPU."""
 
 from __future__ import annotations
 
@@ -21,31 +21,32 @@ class Toolkit:
     """A compiler and the headers that belong to it."""
 
     library: Path
-    """libnvrtc.so, of CUDA 12 or 13."""
+    """Path of libnvrtc.so of CUDA 12 or 13."""
     includes: tuple[Path, ...]
-    """Directories with cuda_bf16.h and, where it is a separate one, libcu++."""
+    """Directories of cuda_bf16.h and of libcu++, which may be separate."""
 
 
 def find_toolkit() -> Toolkit:
-    """NVRTC from a toolkit named by CUDA_HOME or CUDA_PATH, from NVIDIA's wheels, or from /usr/local/cuda.
+    """Return NVRTC from CUDA_HOME or CUDA_PATH, from NVIDIA's wheels, or from /usr/local/cuda, in this order.
 
     Raises:
         ConfigurationError: there is none; the message has the command that installs it.
     """
     for library, headers in _places():
         libraries = sorted(library.glob("libnvrtc.so*"), key=lambda path: len(path.name))
-        found = [path for path in headers if (path / _HEADER).is_file()]
-        if libraries and found:
-            wanted = (found[0], found[0] / "cccl", *(path for path in headers if (path / "cuda" / "std").is_dir()))
-            return Toolkit(libraries[0], tuple(dict.fromkeys(path for path in wanted if path.is_dir())))
+        with_header = [path for path in headers if (path / _HEADER).is_file()]
+        if libraries and with_header:
+            main = with_header[0]
+            includes = (main, main / "cccl", *(path for path in headers if (path / "cuda" / "std").is_dir()))
+            return Toolkit(libraries[0], tuple(dict.fromkeys(path for path in includes if path.is_dir())))
     raise ConfigurationError(
-        "language cuda needs NVRTC and the CUDA headers, and neither wheels nor a toolkit are here",
+        "language cuda needs NVRTC and the CUDA headers, and neither wheels nor a toolkit are installed",
         remedy="pip install nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cuda-cccl nvidia-cuda-crt   (no GPU needed)",
     )
 
 
 def _places() -> list[tuple[Path, list[Path]]]:
-    """(directory of the library, directories of headers), in order of preference."""
+    """Return (directory of the library, directories of headers) in order of preference."""
     homes = [Path(os.environ[name]) for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
     wheels = Path(sysconfig.get_path("purelib")) / "nvidia"
     twelve = [wheels / package / "include" for package in ("cuda_runtime", "cuda_cccl", "cuda_nvcc")]
@@ -58,7 +59,7 @@ def _places() -> list[tuple[Path, list[Path]]]:
 
 
 _LEAST_DRIVER = {12: 525, 13: 580}
-"""CUDA's major version -> the oldest major version of the driver that runs what it compiles.
+"""Major version of CUDA -> oldest major version of the driver that runs its output.
 
 Source: CUDA Toolkit Release Notes, table of minimum driver versions for minor version compatibility.
 """
@@ -67,26 +68,26 @@ _FIX_NVRTC = "pip install --upgrade nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia
 
 @dataclass(frozen=True)
 class NvrtcFacts:
-    """Version of an NVRTC and what it compiles for."""
+    """Version of an NVRTC, and the architectures that it compiles for."""
 
     version: tuple[int, int]
     architectures: tuple[int, ...]
-    """90 for sm_90."""
+    """Numbers of architectures: 90 for sm_90."""
 
 
 @dataclass(frozen=True)
 class CompilerMismatch:
-    """Reason for which what NVRTC makes does not run on a GPU, and a command that helps."""
+    """Reason why the output of NVRTC does not run on a GPU, and a command that fixes it."""
 
     reason: str
     fix: str
 
 
 def nvrtc_facts(library: Path) -> NvrtcFacts:
-    """Ask an NVRTC for its version and its architectures. Loads it into this process; needs no driver.
+    """Return the version and the architectures of an NVRTC, which is loaded into this process; needs no driver.
 
     Raises:
-        ConfigurationError: it cannot be loaded, or lacks these functions (CUDA before 11.2).
+        ConfigurationError: the library cannot be loaded, or lacks these functions (CUDA before 11.2).
     """
     try:
         loaded = ctypes.CDLL(str(library))
@@ -101,10 +102,10 @@ def nvrtc_facts(library: Path) -> NvrtcFacts:
 
 
 def compiler_mismatch(facts: NvrtcFacts, driver: str, capability: str) -> CompilerMismatch | None:
-    """Return why what NVRTC compiles does not run on a GPU; None if it does, or where the GPU's versions are unknown.
+    """Return the reason why the output of NVRTC does not run on a GPU; None if it does or a version is unknown.
 
     Args:
-        facts: of NVRTC.
+        facts: version and architectures of NVRTC.
         driver: version of the driver, as nvidia-smi prints it (`580.65.06`).
         capability: compute capability, as nvidia-smi prints it (`10.0`).
     """
@@ -112,11 +113,11 @@ def compiler_mismatch(facts: NvrtcFacts, driver: str, capability: str) -> Compil
     architecture = capability.strip().replace(".", "")
     if architecture.isdigit() and int(architecture) not in facts.architectures:
         return CompilerMismatch(f"NVRTC {version} does not compile for sm_{architecture}", _FIX_NVRTC)
-    installed, least = driver.strip().partition(".")[0], _LEAST_DRIVER.get(facts.version[0], 0)
-    if installed.isdigit() and int(installed) < least:
+    installed, oldest = driver.strip().partition(".")[0], _LEAST_DRIVER.get(facts.version[0], 0)
+    if installed.isdigit() and int(installed) < oldest:
         return CompilerMismatch(
-            f"NVRTC {version} needs a driver of {least} or newer, and this one is {driver.strip()}",
-            f"install a driver of {least} or newer    # or NVRTC of an older CUDA",
+            f"NVRTC {version} needs a driver of {oldest} or newer, and this one is {driver.strip()}",
+            f"install a driver of {oldest} or newer    # or NVRTC of an older CUDA",
         )
     return None
 
@@ -126,53 +127,55 @@ class Nvcc:
     """A CUDA toolkit with nvcc."""
 
     home: Path
-    """Directories of nvcc, its parts, its headers and its libraries, links resolved."""
+    """Directory of nvcc, its parts, its headers and its libraries, with symbolic links resolved."""
     version: str
 
     @property
     def program(self) -> Path:
-        """Nvcc itself."""
+        """Path of nvcc."""
         return self.home / "bin" / "nvcc"
 
     @property
     def includes(self) -> tuple[Path, ...]:
-        """Headers, for the C++ compiler; nvcc knows its own."""
+        """Directories of headers for the C++ compiler; nvcc finds them without an option."""
         return tuple(path for path in (self.home / "include", self.home / "include" / "cccl") if path.is_dir())
 
     @property
     def libraries(self) -> tuple[Path, ...]:
-        """Directories for the linker; with `stubs` a library of the driver's can be linked where there is no driver."""
+        """Directories of libraries; those called `stubs` allow linking with the driver's libraries without a driver."""
         below = (self.home / name for name in ("lib64", "lib", "lib64/stubs", "lib/stubs"))
         return tuple(dict.fromkeys(path.resolve() for path in below if path.is_dir()))
 
     @property
     def runtime(self) -> tuple[str, ...]:
-        """The linker's flags for the CUDA runtime.
+        """Options of the linker for the CUDA runtime.
 
-        Static where it can be: what was compiled against is then what runs, whichever CUDA torch brings.
+        The static library is used if it is installed, so that a solution runs with the runtime that it was compiled
+        with, independently of the one that torch loads.
         """
         static = any((path / "libcudart_static.a").is_file() for path in self.libraries)
         return ("-lcudart_static", "-lrt", "-ldl", "-lpthread") if static else ("-lcudart",)
 
 
 def find_nvcc() -> Nvcc:
-    """Nvcc of a toolkit named by CUDA_HOME or CUDA_PATH, of NVIDIA's wheels, of the PATH, or of /usr/local/cuda.
+    """Return nvcc from CUDA_HOME or CUDA_PATH, NVIDIA's wheels, the PATH, or /usr/local/cuda, in this order.
 
     Raises:
         ConfigurationError: there is none with its headers; the message has the command that installs it.
     """
-    found = seek_nvcc()
-    if found is None:
+    nvcc = seek_nvcc()
+    if nvcc is None:
         raise ConfigurationError(
-            "a .cu source of language cuda_cpp needs nvcc and its headers, and neither a toolkit nor wheels are here",
+            "a .cu source of language cuda_cpp needs nvcc and its headers, and neither a toolkit nor wheels are "
+            "installed",
             remedy="pip install nvidia-cuda-nvcc nvidia-nvvm nvidia-cuda-crt nvidia-cuda-runtime nvidia-cuda-cccl, "
             "or set CUDA_HOME to a CUDA toolkit",
         )
-    return found
+    return nvcc
 
 
 def seek_nvcc() -> Nvcc | None:
-    """See `find_nvcc`; None where there is none."""
+    """Return the result of `find_nvcc`, or None if there is no nvcc."""
     homes = [Path(os.environ[name]) for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
     homes.append(Path(sysconfig.get_path("purelib")) / "nvidia" / "cu13")
     if on_path := shutil.which("nvcc"):
@@ -185,5 +188,5 @@ def seek_nvcc() -> Nvcc | None:
 
 @cache
 def _version(home: Path) -> str:
-    said = subprocess.run([home / "bin" / "nvcc", "--version"], capture_output=True, check=False, timeout=20).stdout
-    return said.decode(errors="replace").strip().rpartition("\n")[2]
+    output = subprocess.run([home / "bin" / "nvcc", "--version"], capture_output=True, check=False, timeout=20).stdout
+    return output.decode(errors="replace").strip().rpartition("\n")[2]

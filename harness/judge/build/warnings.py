@@ -1,4 +1,4 @@
-"""Select the warnings of a compiler's messages, which are untrusted text."""
+"""Selection of the warnings in a compiler's messages, which are untrusted text."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def build_warnings(messages: str) -> tuple[str, ...]:
     lines = messages.splitlines()
     chosen = [_printable(line) for line in lines if _WARNING.search(line) and not _ABOUT_WARNINGS.match(line)]
     unique = list(dict.fromkeys(line for line in chosen if line))
-    more = [f"and {len(unique) - _MOST_WARNINGS} more warnings"] if len(unique) > _MOST_WARNINGS else []
-    return (*unique[:_MOST_WARNINGS], *more)
+    omitted = [f"and {len(unique) - _MOST_WARNINGS} more warnings"] if len(unique) > _MOST_WARNINGS else []
+    return (*unique[:_MOST_WARNINGS], *omitted)
 
 
 def _printable(line: str) -> str:

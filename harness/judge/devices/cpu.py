@@ -304,14 +304,14 @@ class CpuDevice:
             first, count = min(slots), max(slots) + 1 - min(slots)
             native.flush(self._inputs.address + first * layout.input_stride, count * layout.input_stride)
         call = secrets.randbits(62)
-        herd = runner.herd
+        processes = runner.processes
         try:
-            runner.channel.must_be_silent()
+            runner.channel.check_nothing_unread()
             runner.channel.send_call(call, slots)
             runner.check_still_stopped()
             steal_begin_ns = self._steal.taken_ns(self._cpu)
-            with real_time_priority(herd):
-                delays_before, judge_delay_begin_ns = herd.run_delay_ns(), run_delay_ns()
+            with real_time_priority(processes):
+                delays_before, judge_delay_begin_ns = processes.run_delay_ns(), run_delay_ns()
                 record, begin, end = self._exchange(runner, min(within_s, _URGENT_S))
                 judge_delay_ns = run_delay_ns() - judge_delay_begin_ns
             if record is None:
@@ -320,7 +320,7 @@ class CpuDevice:
             raise runner.failure(error, within_s) from None
         if record is None:
             raise runner.failure(ChannelTimeout(), within_s)
-        delays_after, steal_ns = herd.run_delay_ns(), self._steal.taken_ns(self._cpu) - steal_begin_ns
+        delays_after, steal_ns = processes.run_delay_ns(), self._steal.taken_ns(self._cpu) - steal_begin_ns
         runner.accept(record)
         if record.code is not wire.Code.DONE or record.call != call:
             raise RunnerFailed(Verdict.REWARD_HACK, "forged an answer: it is not the answer to this call")
@@ -339,7 +339,7 @@ class CpuDevice:
         """
         spin = self._spin and since_ns is None
         if self._native is not None:
-            exchanged = self._continue(self._native, runner, within_s, spin=spin, slices=runner.herd.proved_slices)
+            exchanged = self._continue(self._native, runner, within_s, spin=spin, slices=runner.processes.proved_slices)
             if exchanged.refused:
                 runner.check_still_stopped()
                 exchanged = self._continue(
@@ -347,16 +347,16 @@ class CpuDevice:
                 )  # Python checks more than the library
                 if exchanged.refused:
                     raise OSError("the control group of a runner cannot be thawed")
-            runner.herd.goes()
+            runner.processes.discard_proof()
             if exchanged.data is None:
                 return None, since_ns or exchanged.begin_ns, exchanged.end_ns
             record, begin = parse_record(exchanged.data), since_ns or exchanged.begin_ns
-            if exchanged.proved and not runner.herd.has_grown():
+            if exchanged.proved and not runner.processes.has_grown():
                 runner.stop_was_proved(exchanged.counters)
                 return record, begin, exchanged.end_ns
         else:
             begin = since_ns or now_ns()
-            runner.herd.go()
+            runner.processes.resume()
             try:
                 record = runner.channel.receive(time.monotonic() + within_s, spin=spin)
             except ChannelTimeout:
@@ -369,7 +369,7 @@ class CpuDevice:
         native: Native, runner: Runner, within_s: float, *, spin: bool, slices: int | None = None
     ) -> Exchanged:
         return native.exchange(
-            runner.channel.line, *runner.herd.descriptors(),
+            runner.channel.judge_end, *runner.processes.descriptors(),
             spin=spin, within_s=within_s, record=wire.RECORD_BYTES + 1, slices=slices,
         )  # fmt: skip
 

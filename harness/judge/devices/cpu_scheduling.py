@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from harness.judge.isolation.process_freezer import Herd
+from harness.judge.isolation.process_freezer import SandboxProcesses
 
 _MAX_WORKERS = 4
 """Threads of the judge. More would wait for the interpreter lock."""
@@ -39,9 +39,9 @@ def worker_pool(processors: Sequence[int]) -> ThreadPoolExecutor | None:
 
 
 @contextlib.contextmanager
-def real_time_priority(herd: Herd) -> Iterator[None]:
+def real_time_priority(processes: SandboxProcesses) -> Iterator[None]:
     """Run judge and runner before every ordinary process, each on its own processor, if this process has the right."""
-    herd.first_in_line(on=True)
+    processes.set_realtime(on=True)
     with contextlib.suppress(OSError):
         os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
     try:
@@ -49,7 +49,7 @@ def real_time_priority(herd: Herd) -> Iterator[None]:
     finally:
         with contextlib.suppress(OSError):
             os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
-        herd.first_in_line(on=False)
+        processes.set_realtime(on=False)
 
 
 def run_delay_ns() -> int:

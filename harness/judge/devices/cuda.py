@@ -194,7 +194,12 @@ class CudaDevice:
         """Start a runner for the reference, with a compiler cache that no candidate can write."""
         confined = self._plan.sandbox == "bubblewrap"
         inside = _INDUCTOR if confined else str(self._inductor)
-        env = {**self._plan.env, "TORCHINDUCTOR_CACHE_DIR": inside, "TRITON_CACHE_DIR": f"{inside}/triton"}
+        env = {
+            **self._plan.env,
+            "TORCHINDUCTOR_CACHE_DIR": inside,
+            "TRITON_CACHE_DIR": f"{inside}/triton",
+            "FLASHINFER_WORKSPACE_BASE": inside,  # its compiled kernels
+        }
         return Runner(replace(self._plan, env=env), writable={self._inductor: inside} if confined else None)
 
     def all_processors(self) -> AbstractContextManager[None]:
@@ -379,10 +384,10 @@ class CudaDevice:
         line = self._lines[id(runner)]
         assert line.placements is not None  # noqa: S101 - the side was prepared
         identity, placements = secrets.randbits(62), line.placements.draw(count)
-        with self._cores.pinned(line, runner.herd.pin_main_thread):
-            runner.herd.go()
+        with self._cores.pinned(line, runner.processes.pin_main_thread):
+            runner.processes.resume()
             try:
-                runner.channel.must_be_silent()
+                runner.channel.check_nothing_unread()
                 runner.channel.send_call(identity, ())
                 readings = [call(line, memory, index, placement) for index, placement in enumerate(placements)]
                 line.request(Request.END, time.monotonic() + _LOAD_S)
@@ -411,7 +416,7 @@ class CudaDevice:
         if id(line.runner) in self._trusted_runners:
             return
         if inputs_changed:
-            raise RunnerFailed(Verdict.RUNTIME_ERROR, "wrote to an input: inputs can only be read")
+            raise RunnerFailed(Verdict.RUNTIME_ERROR, "wrote to an input: inputs are read-only")
         if outputs_changed_late:
             raise RunnerFailed(Verdict.REWARD_HACK, "outputs changed after the call was answered")
         for reading in readings:

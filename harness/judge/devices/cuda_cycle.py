@@ -175,7 +175,7 @@ class Cycle:
             line: the runner.
             by: value of `time.monotonic` at which a request times out.
         """
-        line.runner.herd.go()
+        line.runner.processes.resume()
         line.runner.channel.send_call(0, ())
         durations_ns = []
         for _ in range(_CALIBRATION_PROBES):

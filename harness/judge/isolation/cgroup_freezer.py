@@ -1,8 +1,9 @@
-"""The kernel's freezer (control groups, version 2): keeps a stopped sandbox stopped whatever signal arrives.
+"""The kernel's freezer (control groups, version 2), which keeps a stopped sandbox stopped whatever signal arrives.
 
-A thread of a frozen group does not return to its own code, whoever sends it SIGCONT. A group of threads that are all
-stopped by SIGSTOP counts as frozen at once, none of them is given a processor for it, and it is stopped, not running,
-when the group is thawed (linux/kernel/cgroup/freezer.c). So freezing costs a write and a read, after the clock.
+A thread of a frozen group does not return to its own code, even after SIGCONT. A group whose threads are all stopped by
+SIGSTOP is frozen at once, and no thread is given a processor for that. When the group is thawed, the threads are
+stopped and not running (linux/kernel/cgroup/freezer.c). Freezing therefore costs one write and one read, outside the
+timed section.
 
 Source: Documentation/admin-guide/cgroup-v2.rst, `cgroup.freeze` and `cgroup.events`.
 """
@@ -32,7 +33,7 @@ class GroupFreezer:
 
     @classmethod
     def of(cls, groups: Sequence[Path]) -> GroupFreezer | None:
-        """Open the freezer of the first group that has one."""
+        """Open the freezer of the first group that has one; None if no group has."""
         for group in groups:
             try:
                 switch = os.open(group / "cgroup.freeze", os.O_WRONLY | os.O_CLOEXEC)
@@ -45,7 +46,7 @@ class GroupFreezer:
         return None
 
     def freeze(self, deadline_s: float) -> bool:
-        """Freeze the group, and return whether all of it was frozen by the deadline."""
+        """Freeze the group. Return true if every thread was frozen within `deadline_s` seconds."""
         end = time.monotonic() + deadline_s
         os.pwrite(self.switch, b"1", 0)
         while not self.is_frozen():
@@ -54,21 +55,21 @@ class GroupFreezer:
         return True
 
     def thaw(self) -> None:
-        """Let the group run, but for what signals have stopped."""
+        """Thaw the group. Threads that SIGSTOP has stopped remain stopped."""
         os.pwrite(self.switch, b"0", 0)
 
     def is_frozen(self) -> bool:
-        """Return whether every thread of the group is frozen."""
+        """Return true if every thread of the group is frozen."""
         return b"frozen 1" in os.pread(self._events, 256, 0)
 
     def close(self) -> None:
-        """Give the descriptors back."""
+        """Close the descriptors."""
         os.close(self.switch)
         os.close(self._events)
 
 
 def freezer_works() -> bool:
-    """Freeze a process of our own and thaw it: only a freezer that does both is used."""
+    """Return true if this machine's freezer can freeze and thaw a process that is started for this trial."""
     with subprocess.Popen(["/bin/sleep", "60"], stdin=subprocess.DEVNULL) as trial:
         groups = join_cgroups(trial.pid, SandboxLimits(), f"trial-{uuid.uuid4().hex[:12]}")
         freezer = GroupFreezer.of(groups)

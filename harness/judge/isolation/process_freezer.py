@@ -1,21 +1,21 @@
-"""Stopping every process of a sandbox, and knowing that they are stopped.
+"""Stop of every process of a sandbox, with a proof that they are stopped.
 
 SIGSTOP alone proves nothing: a thread may still be running, and processes of the sandbox could continue each other.
-The proof here is two looks in a row that agree: the same threads, each in state T, none of which has been given the
-processor in between (its count of time slices is unchanged). Then at the moment between the looks all were stopped
-at once, and nothing in the sandbox can wake anything; only the judge, outside, can.
+The proof is two consecutive inspections that agree: they find the same threads, each in state T, and no thread was
+given a processor in between (its count of time slices is unchanged). At the moment between the inspections all threads
+were stopped, so no process in the sandbox can continue another one; only the judge can.
 
-A proved stop can still end: the kernel itself sends SIGCONT for a process that has asked for it (a timer, an
-asynchronous descriptor). The system-call filter refuses the known ways to ask. Where the kernel has a freezer, the
-sandbox is frozen until just before the clock (cgroup_freezer.py). And `check_still_stopped` detects every way: a thread
-that has run since the proof has been given another time slice. The native exchange compares that count once more, just
-before the clock.
+A proved stop can still end: the kernel sends SIGCONT for a process that has requested it (by a timer or an asynchronous
+descriptor). Three measures prevent or detect this. The system-call filter refuses the known requests. Where the kernel
+has a freezer, the sandbox is frozen until just before the clock starts (cgroup_freezer.py). `check_still_stopped`
+detects every other way, because a thread that has run since the proof has been given another time slice; the native
+exchange compares that count again just before the clock starts.
 
-Fast path: the sandbox's own /proc, opened once before any untrusted code ran, lists its processes, and each is read
-through descriptors kept open. Measured on a two-core VM: see docs/performance.md.
+For speed, the processes are listed through the sandbox's own /proc, opened once before any untrusted code ran, and each
+process is read through descriptors that stay open. docs/performance.md has times measured on a two-core VM.
 """
 
-# ruff: noqa: PTH115, PTH123, PTH208 - descriptors and plain strings: this runs inside the timed section
+# ruff: noqa: PTH115, PTH123, PTH208 - descriptors and plain strings, because this runs inside the timed section
 from __future__ import annotations
 
 import contextlib
@@ -30,12 +30,12 @@ from harness.judge.isolation.cgroup_freezer import GroupFreezer
 from harness.judge.native import Process
 
 MAX_PROCESSES = 64
-"""More are a fork bomb."""
+"""More processes count as a fork bomb."""
 _FREEZE_S = 1.0
 
 
 class FreezeError(Exception):
-    """The sandbox did not come to a stop; `reason` is one line for the verdict."""
+    """The sandbox is not stopped; `reason` is one line for the verdict."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -48,7 +48,7 @@ class EndedWhileStopped(FreezeError):  # noqa: N818 - an outcome
 
 @dataclass
 class _SandboxProcess:
-    """One process of the sandbox, held by descriptors so that a reused id is never mistaken for it."""
+    """One process of the sandbox, identified by open descriptors, because its process id may be reused."""
 
     pid: int
     pidfd: int
@@ -57,7 +57,7 @@ class _SandboxProcess:
     schedstat: int
     task: int = -1
     threads: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Descriptors of stat and schedstat of each thread that was seen; a reused number has others."""
+    """Descriptors of stat and schedstat by thread id. If a thread id is reused, the old descriptors fail."""
 
     @classmethod
     def open(cls, pid: int) -> _SandboxProcess | None:
@@ -86,39 +86,40 @@ class _SandboxProcess:
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.pidfd, number)
 
-    def look(self) -> tuple[bool, object]:
-        """(is every thread stopped or dead, what must not change until the next look)."""
+    def inspect(self) -> tuple[bool, object]:
+        """Return (true if every thread is stopped or has ended, the time slices that must not change)."""
         try:
             fields = _stat_fields(os.pread(self.stat, 1024, 0))
             if fields[17] == b"1":
                 return fields[0] in b"TZX", os.pread(self.schedstat, 128, 0)
         except ProcessLookupError:
-            return True, None  # gone
+            return True, None  # the process has ended
         try:
-            return self._look_at_threads()
+            return self._inspect_threads()
         except (ProcessLookupError, FileNotFoundError):
-            return False, None  # a thread has just ended: something ran
+            return False, None  # a thread has just ended, so a thread ran
 
-    def _look_at_threads(self) -> tuple[bool, object]:
-        """Each through descriptors that stay open: opening and closing 40 files takes longer than the stop itself."""
+    def _inspect_threads(self) -> tuple[bool, object]:
+        """Read every thread through open descriptors: to open and close 40 files takes longer than the stop."""
         if self.task < 0:
             self.task = os.open("task", os.O_RDONLY | os.O_DIRECTORY, dir_fd=self.directory)
         names = os.listdir(self.task)
-        for gone in self.threads.keys() - set(names):
-            self._forget(gone)
-        looks = [(name, *self._look_at(name)) for name in names]
-        return all(state in b"TZX" for _, state, _ in looks), tuple((name, slices) for name, _, slices in looks)
+        for ended in self.threads.keys() - set(names):
+            self._forget(ended)
+        threads = [(name, *self._inspect_thread(name)) for name in names]
+        return all(state in b"TZX" for _, state, _ in threads), tuple((name, slices) for name, _, slices in threads)
 
-    def _look_at(self, name: str) -> tuple[bytes, bytes]:
-        """State and time slices of a thread.
+    def _inspect_thread(self, name: str) -> tuple[bytes, bytes]:
+        """Return the state and the schedstat line of a thread.
 
         Raises:
-            ProcessLookupError, FileNotFoundError: it has ended since it was listed.
+            ProcessLookupError: the thread has ended since it was listed.
+            FileNotFoundError: the same.
         """
         if name in self.threads:
             with contextlib.suppress(ProcessLookupError):
                 return self._read(name)
-            self._forget(name)  # another thread has its number now
+            self._forget(name)  # another thread has the id now
         stat = os.open(f"{name}/stat", os.O_RDONLY, dir_fd=self.task)
         try:
             self.threads[name] = stat, os.open(f"{name}/schedstat", os.O_RDONLY, dir_fd=self.task)
@@ -136,86 +137,90 @@ class _SandboxProcess:
             os.close(descriptor)
 
 
-def _counters(looks: Iterable[tuple[bool, object]]) -> tuple[int, int]:
-    """(Processor time in ns, time slices) over all threads, from lines of schedstat."""
+def _counters(inspections: Iterable[tuple[bool, object]]) -> tuple[int, int]:
+    """Return (processor time in ns, time slices), summed over the schedstat lines of all threads."""
     cpu_ns = slices = 0
-    for _, seen in looks:
-        lines = [seen] if isinstance(seen, bytes) else [line for _, line in seen] if isinstance(seen, tuple) else []
+    for _, data in inspections:
+        lines = [data] if isinstance(data, bytes) else [line for _, line in data] if isinstance(data, tuple) else []
         for line in lines:
-            on, _, count = line.split()
-            cpu_ns, slices = cpu_ns + int(on), slices + int(count)
+            thread_cpu_ns, _, count = line.split()
+            cpu_ns, slices = cpu_ns + int(thread_cpu_ns), slices + int(count)
     return cpu_ns, slices
 
 
 def _stat_fields(line: bytes) -> list[bytes]:
-    """/proc/PID/stat from its third field, the state: the name before it may hold anything."""
+    """Return the fields of /proc/PID/stat from the third, the state. The name before it may contain any character."""
     return line[line.rindex(b")") + 2 :].split()
 
 
 @dataclass
-class Herd:
-    """The processes of one sandbox, as the judge stops and continues them.
+class SandboxProcesses:
+    """Processes of one sandbox, which the judge stops and resumes.
 
-    `namespace` is the inode of its pid namespace; None without bubblewrap, where the session of `first` stands in.
+    `first` is the id of the sandbox's first process on this host. `namespace` is the inode of its pid namespace; None
+    without bubblewrap, where the members of the session of `first` are the processes.
     """
 
     first: int
     namespace: str | None
     runner: int
-    """The runner's process id on this host; without bubblewrap `first` itself."""
+    """Id of the runner's process on this host; without bubblewrap it is `first`."""
     freezer: GroupFreezer | None = None
-    """Freezes the sandbox whenever its stop has been proved; None where the kernel offers none."""
+    """Freezes the sandbox whenever a stop has been proved; None if the kernel has no freezer."""
     _listing: int = -1
     _listed: frozenset[str] = frozenset()
     _processes: dict[int, _SandboxProcess] = field(default_factory=dict)
-    _first_in_line: bool = False
+    _is_realtime: bool = False
     _proof: tuple[int, int] | None = None
-    """Counters of the last proved stop, over all threads: (processor time in ns, time slices); None while it runs."""
+    """Sums over all threads at the last proved stop: (processor time in ns, time slices); None while it runs."""
 
     @classmethod
-    def of(cls, first: int, *, isolated: bool, freezer: GroupFreezer | None = None) -> Herd:
-        """The herd of a sandbox that has started its command and has run nothing untrusted yet.
+    def of(cls, first: int, *, isolated: bool, freezer: GroupFreezer | None = None) -> SandboxProcesses:
+        """Open the processes of a sandbox that has started its command and has not run untrusted code yet.
 
-        `freezer`, if any, is closed with the herd.
+        Args:
+            first: id of the sandbox's first process on this host.
+            isolated: true for a sandbox with a pid namespace of its own.
+            freezer: of the sandbox's control group; `close` closes it.
 
         Raises:
-            FreezeError: it has ended, and its process id may be another's: nothing of the host is ever stopped.
+            FreezeError: the sandbox has ended. Its process id may belong to another process of the host, which must
+                not be stopped.
         """
         namespace = os.readlink(f"/proc/{first}/ns/pid") if isolated else None
         if namespace == os.readlink("/proc/self/ns/pid"):
             raise FreezeError("the sandbox ended before it began")
-        herd = cls(first, namespace, first, freezer)
-        herd._gather()
+        sandbox = cls(first, namespace, first, freezer)
+        sandbox._gather()
         if isolated:
-            herd.runner = next(pid for pid in herd._processes if pid != first)
-            herd._listing = os.open(f"/proc/{herd.runner}/root/proc", os.O_RDONLY | os.O_DIRECTORY)
-            herd._listed = herd._names()
-        return herd
+            sandbox.runner = next(pid for pid in sandbox._processes if pid != first)
+            sandbox._listing = os.open(f"/proc/{sandbox.runner}/root/proc", os.O_RDONLY | os.O_DIRECTORY)
+            sandbox._listed = sandbox._names()
+        return sandbox
 
     def _names(self) -> frozenset[str]:
-        os.lseek(
-            self._listing, 0, os.SEEK_SET
-        )  # the native exchange reads through this descriptor too, and leaves its end
+        # The native exchange reads through this descriptor too and leaves it at the end.
+        os.lseek(self._listing, 0, os.SEEK_SET)
         return frozenset(name for name in os.listdir(self._listing) if name.isdigit())
 
     def _members(self) -> list[int]:
-        """Every process of the sandbox, found by a walk over this host's /proc."""
-        found = []
+        """Return the ids of the sandbox's processes, from this host's /proc."""
+        members = []
         for name in os.listdir("/proc"):
             if not name.isdigit():
                 continue
             with contextlib.suppress(OSError, ValueError):
                 if self.namespace is not None:
-                    mine = os.readlink(f"/proc/{name}/ns/pid") == self.namespace
+                    is_member = os.readlink(f"/proc/{name}/ns/pid") == self.namespace
                 else:
                     with open(f"/proc/{name}/stat", "rb") as file:
-                        mine = int(_stat_fields(file.read())[3]) == self.first
-                if mine:
-                    found.append(int(name))
-        return found
+                        is_member = int(_stat_fields(file.read())[3]) == self.first
+                if is_member:
+                    members.append(int(name))
+        return members
 
     def _gather(self) -> bool:
-        """Bring the known processes up to date; whether any is new."""
+        """Update the open processes. Return true if one is new."""
         members = self._members()
         new = [pid for pid in members if pid not in self._processes]
         for pid in set(self._processes) - set(members):
@@ -229,11 +234,11 @@ class Herd:
         return bool(new)
 
     def has_grown(self) -> bool:
-        """Without bubblewrap: whether there are processes now that a stop of the known ones did not reach."""
+        """Return true, without bubblewrap, if a process exists that the last stop did not include."""
         return self._listing < 0 and self._gather()
 
     def _up_to_date(self) -> bool:
-        """Return true if there is no process that has not been looked at; gathers when there is."""
+        """Return true if no process is new; otherwise update the open processes."""
         if self._listing >= 0:
             names = self._names()
             if names == self._listed:
@@ -244,124 +249,136 @@ class Herd:
         return not self._gather()
 
     def stop(self, deadline_s: float = 1.0) -> None:
-        """Stop everything in the sandbox; on return nothing in it runs until `go`.
+        """Stop every process of the sandbox. No thread of it runs until `resume`.
 
         Raises:
-            FreezeError: it kept running or kept forking until the deadline.
+            FreezeError: a thread ran, or processes were started, until `deadline_s` seconds had passed.
         """
         end = time.monotonic() + deadline_s
         while time.monotonic() < end:
             for process in self._processes.values():
                 process.send(signal.SIGSTOP)
             current = self._up_to_date()
-            first = [process.look() for process in self._processes.values()]
+            first = [process.inspect() for process in self._processes.values()]
             if not current or not all(stopped for stopped, _ in first):
                 continue
-            if self._up_to_date() and first == [process.look() for process in self._processes.values()]:
+            if self._up_to_date() and first == [process.inspect() for process in self._processes.values()]:
                 self.stop_was_proved(_counters(first))
                 return
         raise FreezeError("the sandbox could not be stopped")
 
     def stop_was_proved(self, counters: tuple[int, int]) -> None:
-        """Note the counters of a stop's proof, and freeze what is stopped.
+        """Store the counters of a proved stop, and freeze the stopped processes.
+
+        Args:
+            counters: sums over all threads: (processor time in ns, time slices).
 
         Raises:
-            FreezeError: it cannot be frozen, so that something in it is not stopped.
+            FreezeError: the sandbox cannot be frozen, so a thread in it is not stopped.
         """
         self._proof = counters
         if self.freezer is not None and not self.freezer.freeze(_FREEZE_S):
             raise FreezeError("the sandbox could not be frozen")
 
     def check_still_stopped(self) -> None:
-        """Check that nothing in the sandbox has run since its stop was proved.
+        """Check that no thread of the sandbox has run since its stop was proved.
 
-        The number of time slices is the evidence: the scheduler counts one whenever a thread is given a processor, and
-        nothing else changes it.
+        The number of time slices shows it: the scheduler counts one whenever a thread is given a processor, and nothing
+        else changes the number.
 
         Raises:
-            EndedWhileStopped: a process is gone. SIGKILL alone ends a stopped one, for example where memory is out.
-            FreezeError: a thread was given a processor, or there is a process that was not there.
+            EndedWhileStopped: a process has ended. Only SIGKILL ends a stopped process, for example when the machine is
+                out of memory.
+            FreezeError: a thread was given a processor, or a process was started.
         """
         if self._proof is None:
             return
         current = self._up_to_date()
-        looks = [process.look() for process in self._processes.values()]
-        if (True, None) in looks:
-            raise EndedWhileStopped("a process ended while it was stopped: it was killed, perhaps for want of memory")
-        cpu_ns, slices = (now - then for now, then in zip(_counters(looks), self._proof, strict=True))
+        inspections = [process.inspect() for process in self._processes.values()]
+        if (True, None) in inspections:
+            raise EndedWhileStopped("a process ended while it was stopped: it was killed, perhaps for lack of memory")
+        cpu_ns, slices = (new - old for new, old in zip(_counters(inspections), self._proof, strict=True))
         if not current:
             raise FreezeError("started a process while it was stopped")
-        # Processor time alone is no evidence: the scheduler books what a thread used on its way to the stop after it.
-        if slices or not all(stopped for stopped, _ in looks):
+        # Processor time alone is no evidence: after a stop, the scheduler adds the time that a thread used before it.
+        if slices or not all(stopped for stopped, _ in inspections):
             raise FreezeError(f"ran for {cpu_ns / 1e3:.0f} us while it was stopped ({slices} time slices)")
 
     @property
     def proved_slices(self) -> int | None:
-        """Time slices of all threads at the proof of the last stop; None while the sandbox runs."""
+        """Time slices of all threads when the last stop was proved; None while the sandbox runs."""
         return None if self._proof is None else self._proof[1]
 
-    def goes(self) -> None:
-        """Forget the proof of the last stop: the caller thaws the sandbox and lets it run."""
+    def discard_proof(self) -> None:
+        """Discard the proof of the last stop. The caller thaws the sandbox and resumes its processes."""
         self._proof = None
 
-    def go(self) -> None:
-        """Let everything in the sandbox run."""
-        self.goes()
+    def resume(self) -> None:
+        """Resume every process of the sandbox."""
+        self.discard_proof()
         if self.freezer is not None:
             self.freezer.thaw()
         for process in self._processes.values():
             process.send(signal.SIGCONT)
 
     def pin(self, processors: frozenset[int]) -> None:
-        """Keep every thread there is, and every one to come, on these processors."""
+        """Restrict every present and future thread to these processors."""
         for pid in self._processes:
             for thread in os.listdir(f"/proc/{pid}/task"):
                 os.sched_setaffinity(int(thread), processors)
 
     def pin_main_thread(self, processors: frozenset[int]) -> None:
-        """Keep the runner's main thread, and what it starts from now on, on these processors."""
+        """Restrict the runner's main thread, and threads that it starts later, to these processors."""
         with contextlib.suppress(ProcessLookupError):
             os.sched_setaffinity(self.runner, processors)
 
     def descriptors(self) -> tuple[ctypes.Array[Process], int, int]:
-        """Arguments of the native exchange: processes (pid 1 of the sandbox first), its /proc or -1, freezer or -1."""
-        known = sorted(self._processes.values(), key=lambda process: process.pid != self.first)
-        array = (Process * len(known))(
-            *[Process(each.pidfd, each.directory, each.stat, each.schedstat) for each in known]
+        """Return arguments of the native exchange.
+
+        Returns:
+            The descriptors of the processes, pid 1 of the sandbox first; the descriptor of its /proc, or -1; the
+            descriptor of the freezer, or -1.
+        """
+        processes = sorted(self._processes.values(), key=lambda process: process.pid != self.first)
+        array = (Process * len(processes))(
+            *[Process(process.pidfd, process.directory, process.stat, process.schedstat) for process in processes]
         )
         return array, self._listing, self.freezer.switch if self.freezer is not None else -1
 
-    def first_in_line(self, *, on: bool) -> None:
-        """Let the runner go before every ordinary process on its processor, where this process may.
+    def set_realtime(self, *, on: bool) -> None:
+        """Give the runner priority over every ordinary process on its processor, if this process may do so.
 
-        For the length of a timed batch only; what it starts meanwhile does not inherit it. The sandbox's pid 1 goes
-        with it: a stop waits until pid 1, too, has been given the processor and has stopped.
+        Use it for the duration of a timed batch only. Processes that are started meanwhile do not inherit it. The
+        sandbox's pid 1 gets the same priority, because a stop waits until pid 1 has been given the processor and has
+        stopped.
         """
-        if on == self._first_in_line:
+        if on == self._is_realtime:
             return
         policy = os.SCHED_FIFO | os.SCHED_RESET_ON_FORK if on else os.SCHED_OTHER | os.SCHED_RESET_ON_FORK
         with contextlib.suppress(OSError):
             for pid in {self.first, self.runner}:
                 os.sched_setscheduler(pid, policy, os.sched_param(1 if on else 0))
-            self._first_in_line = on
+            self._is_realtime = on
 
     def run_delay_ns(self) -> tuple[int, int, int]:
-        """(runner's main thread on the processor, waiting for it; all known processes on it), nanoseconds so far.
+        """Return processor times so far, in nanoseconds.
 
-        The last is from each process' CPU clock and includes threads that have ended.
+        Returns:
+            The time that the runner's main thread has run; the time that it has waited for a processor; the time that
+            all processes have run, from their CPU clocks, which include threads that have ended.
         """
         process = self._processes.get(self.runner)
         if process is None:
             return 0, 0, 0
-        on, waiting, _ = os.pread(process.schedstat, 128, 0).split()
+        running, waiting, _ = os.pread(process.schedstat, 128, 0).split()
         total = 0
         for pid in self._processes:
             with contextlib.suppress(OSError):
                 total += time.clock_gettime_ns((~pid << 3) | 2)  # CPUCLOCK_SCHED of that process
-        return int(on), int(waiting), total
+        return int(running), int(waiting), total
 
     def close(self) -> None:
-        """Give back the descriptors."""
+        """Close the descriptors."""
         for process in self._processes.values():
             process.close()
         self._processes.clear()

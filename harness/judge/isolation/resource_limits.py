@@ -1,7 +1,7 @@
 """Limits of a sandbox: resource limits, and control groups where this process may write them.
 
-SandboxLimits are set on the sandbox's first process while it is held before its first instruction, so that everything
-born in it inherits them and nothing in it can raise them (no capability, hard limits).
+The limits are set on the sandbox's first process before its first instruction, so that every process in the sandbox
+inherits them. No process in it can raise them, because the limits are hard and the sandbox has no capabilities.
 """
 
 from __future__ import annotations
@@ -21,27 +21,32 @@ _AFTER_SIGXCPU_S = 5
 
 @dataclass(frozen=True)
 class SandboxLimits:
-    """Bounds of one sandbox. None is no bound.
+    """Limits of one sandbox; None is no limit.
 
-    `address_space_bytes` must be None where a device reserves huge address space (CUDA does).
+    `address_space_bytes` must be None for a device whose driver reserves much address space, as CUDA does.
     """
 
     cpus: frozenset[int] = field(default_factory=lambda: frozenset(os.sched_getaffinity(0)))
-    """The processors it runs on; it cannot change them."""
+    """Processors of the sandbox, which it cannot change."""
     nice: int = 0
-    """Below 0 only where this process may (root): keeps other programs off the measured processor."""
+    """Niceness. A negative one needs root, and keeps other programs off the measured processor."""
     address_space_bytes: int | None = 16 * GIB
     memory_bytes: int | None = 8 * GIB
-    """Of all processes together; holds only where a memory control group can be made."""
+    """Memory of all processes together; enforced only where a memory control group can be created."""
     file_bytes: int = 64 << 20
     open_files: int = 1024
     processes: int = 512
     cpu_s: int | None = None
-    """Of each process: SIGXCPU then, and SIGKILL some seconds later."""
+    """Processor seconds of each process, after which it gets SIGXCPU, and SIGKILL `_AFTER_SIGXCPU_S` seconds later."""
 
 
 def apply_limits(pid: int, limits: SandboxLimits) -> None:
-    """Bound process `pid` and everything it will start."""
+    """Limit a process and every process that it will start.
+
+    Args:
+        pid: of the process.
+        limits: all but `memory_bytes`, which `join_cgroups` applies.
+    """
     os.sched_setaffinity(pid, limits.cpus)
     with contextlib.suppress(PermissionError):
         os.setpriority(os.PRIO_PROCESS, pid, limits.nice)
@@ -51,21 +56,21 @@ def apply_limits(pid: int, limits: SandboxLimits) -> None:
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_FSIZE, limits.file_bytes),
         (resource.RLIMIT_NOFILE, limits.open_files),
-        (resource.RLIMIT_NPROC, limits.processes),  # not enforced for uid 0, hence the control group
+        (resource.RLIMIT_NPROC, limits.processes),  # the kernel does not enforce it for uid 0; the control group does
         (resource.RLIMIT_MEMLOCK, 64 << 20),
     ]
     if limits.address_space_bytes is not None:
         bounds.append((resource.RLIMIT_AS, limits.address_space_bytes))
     for kind, value in bounds:
         _, hard = resource.prlimit(pid, kind)
-        value = value if hard == resource.RLIM_INFINITY else min(value, hard)  # noqa: PLW2901 - never upwards
+        value = value if hard == resource.RLIM_INFINITY else min(value, hard)  # noqa: PLW2901 - never raise a limit
         resource.prlimit(pid, kind, (value, value))
     with contextlib.suppress(OSError):
-        Path(f"/proc/{pid}/oom_score_adj").write_text("800")  # when memory runs out the candidate goes first
+        Path(f"/proc/{pid}/oom_score_adj").write_text("800")  # without memory, the kernel kills the candidate first
 
 
 def _own_group(controller: str) -> Path | None:
-    """This process's group of a v1 `controller`, or its v2 group for controller ''."""
+    """Return this process's group of a controller of version 1, or of version 2 for ""; None if there is none."""
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         if controller in controllers.split(",") and (controller or not controllers):
@@ -85,12 +90,17 @@ def _settings(limits: SandboxLimits) -> Iterator[tuple[Path | None, dict[str, st
 
 
 def join_cgroups(pid: int, limits: SandboxLimits, name: str) -> tuple[Path, ...]:
-    """Move `pid` into fresh control groups with these limits; the groups made, for `remove_cgroups`.
+    """Move a process into new control groups with these limits. Return the groups, for `remove_cgroups`.
 
-    Where none can be made (no root, no delegation) the resource limits hold alone. A group of version 2 also has a
-    freezer (harness/judge/isolation/cgroup_freezer.py).
+    If no group can be created (without root and delegation), only the resource limits apply. A group of version 2 also
+    has a freezer (harness/judge/isolation/cgroup_freezer.py).
+
+    Args:
+        pid: of the process.
+        limits: of its sandbox; the groups limit processes and memory.
+        name: distinguishes the groups of this process's sandboxes.
     """
-    made: list[Path] = []
+    groups: list[Path] = []
     for parent, values in _settings(limits):
         if parent is None:
             continue
@@ -98,24 +108,24 @@ def join_cgroups(pid: int, limits: SandboxLimits, name: str) -> tuple[Path, ...]
         group = parent / f"{_PREFIX}{os.getpid()}-{name}"
         try:
             group.mkdir()
-            made.append(group)
+            groups.append(group)
             for key, value in values.items():
                 _limit(group / key, value)
             (group / "cgroup.procs").write_text(str(pid))
         except OSError:
-            if made and made[-1] == group:
-                remove_cgroups((made.pop(),))
-    return tuple(made)
+            if groups and groups[-1] == group:
+                remove_cgroups((groups.pop(),))
+    return tuple(groups)
 
 
 def _limit(file: Path, value: str) -> None:
-    """Write one limit. A group of version 2 that has not this controller is of use for its freezer."""
+    """Write one limit. Ignore a missing controller of a group of version 2, which still has a freezer."""
     if file.exists() or not (file.parent / "cgroup.freeze").exists():
         file.write_text(value)
 
 
 def _remove_left_behind(parent: Path) -> None:
-    """Groups of judges that were killed: empty by now, since sandboxes die with their judge."""
+    """Remove groups of judges that were killed. They are empty, because a sandbox ends with its judge."""
     for group in parent.glob(f"{_PREFIX}*"):
         owner = group.name.removeprefix(_PREFIX).partition("-")[0]
         if not Path(f"/proc/{owner}").exists():
@@ -124,18 +134,18 @@ def _remove_left_behind(parent: Path) -> None:
 
 
 def reached_memory_limit(groups: tuple[Path, ...]) -> bool | None:
-    """Return whether control groups met their limit of memory; None where none of them limits it."""
+    """Return true if a control group reached its memory limit; None if no group has one."""
     for group in groups:
         with contextlib.suppress(OSError, ValueError):
             return int((group / "memory.failcnt").read_text()) > 0  # version 1
         with contextlib.suppress(OSError):
-            events = (group / "memory.events").read_text().split()  # version 2: names and numbers in turn
+            events = (group / "memory.events").read_text().split()  # version 2: names and numbers alternate
             return any(number != "0" for name, number in zip(events[::2], events[1::2], strict=True) if name == "max")
     return None
 
 
 def remove_cgroups(groups: tuple[Path, ...]) -> None:
-    """Remove groups whose processes are gone."""
+    """Remove groups whose processes have ended."""
     for group in groups:
         with contextlib.suppress(OSError):
             group.rmdir()

@@ -1,8 +1,9 @@
-"""One untrusted process in bubblewrap: what it sees, what it may use, how it is started and ended.
+"""Start and end of an untrusted process in bubblewrap, with the files and devices that it can access.
 
-An allow-list: the system's libraries and compiler, the Python this process runs on, the runner's own files, and what
-the caller binds. No workspace, no ledger, no home, no network, no other process. `kind="none"` runs the same command
-without bubblewrap, for code the user trusts; the entry says so.
+The files are an allow-list: the system's libraries and compiler, the Python installation of this process, the runner's
+own files, and the paths that the caller binds. The sandbox has no workspace, no ledger, no home directory, no network
+and no other process. The kind `none` runs the same command without bubblewrap, for code that the user trusts; the
+ledger entry records the kind.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from harness.workspace.host_memory import oom_kills
 from harness.workspace.sandbox_mounts import SYSTEM, python_binds, python_prefixes, system_binds
 
 RUNNER_HOME = "/opt/judge"
-"""Inside: the directory that holds the package `runner`."""
+"""Directory in the sandbox that contains the package `runner`."""
 _PROC_OF_THE_HOST = ("sys", "sysrq-trigger", "irq", "bus", "fs", "scsi", "acpi")
 _START_S = 20.0
 _REAP_S = 2.0
@@ -44,19 +45,22 @@ _REAP_S = 2.0
 
 @dataclass(frozen=True)
 class Binds:
-    """Paths that the caller shows a sandbox: host path -> path inside. `devices` keep their device nodes usable."""
+    """Paths of the host that a sandbox can access."""
 
     read_only: Mapping[Path, str] = field(default_factory=dict)
+    """Host path -> path in the sandbox."""
     writable: Mapping[Path, str] = field(default_factory=dict)
+    """Host path -> path in the sandbox."""
     devices: tuple[str, ...] = ()
+    """Paths of device nodes, which remain usable."""
     tmpfs: Mapping[str, int] = field(default_factory=dict)
-    """Path inside -> size in bytes of an empty, writable file system in memory."""
+    """Path in the sandbox -> size in bytes of an empty, writable file system in memory."""
     shm_bytes: int = 256 << 20
     tmp_bytes: int = 512 << 20
 
 
 def shown_already(path: Path) -> bool:
-    """Return true if every sandbox shows this path without being asked to."""
+    """Return true if every sandbox can read this path without a bind by the caller."""
     return any(path.is_relative_to(root) for root in (*python_prefixes(), *map(Path, SYSTEM)))
 
 
@@ -69,13 +73,13 @@ def _compiler_prefix() -> list[Path]:
 
 
 def environment(extra: Mapping[str, str]) -> dict[str, str]:
-    """The whole environment of a sandboxed process: nothing is inherited but a test's failpoint."""
+    """Return the whole environment of a sandboxed process. It inherits only HARNESS_FAILPOINT, for tests."""
     fixed = {
         "PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8", "USER": "judged",  # noqa: S108
         "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "TMPDIR": "/tmp",  # noqa: S108
         "TORCHINDUCTOR_CACHE_DIR": "/tmp/inductor", "TORCHINDUCTOR_COMPILE_THREADS": "1",  # noqa: S108
-        "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0",  # 150 MB that take longer than they save
-        # What a call frees stays with the process: otherwise page faults, not arithmetic, are timed, on either side.
+        "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0",  # 150 MB that cost more time than they save
+        # Memory that a call frees stays in the process. Otherwise the time of page faults would be measured.
         "MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
     }  # fmt: skip
     if "HARNESS_FAILPOINT" in os.environ:
@@ -84,9 +88,9 @@ def environment(extra: Mapping[str, str]) -> dict[str, str]:
 
 
 def _guarded_proc(*, devices: bool) -> list[str]:
-    """Read-only: uid 0 without any capability still owns, and could write, every file below /proc/sys.
+    """Return the options that make /proc read-only: uid 0 without capabilities could write the files below /proc/sys.
 
-    CUDA writes to /proc/self (the names of its threads), so that with devices only what is the host's is read-only.
+    CUDA writes the names of its threads to /proc/self. With devices, only the host's part of /proc is read-only.
     """
     if not devices:
         return ["--remount-ro", "/proc"]
@@ -111,17 +115,36 @@ def _binds(binds: Binds) -> list[str]:
 
 
 def _bwrap() -> str:
-    found = shutil.which("bwrap")
-    if found is None:
+    path = shutil.which("bwrap")
+    if path is None:
         raise ConfigurationError(
             "bubblewrap is missing: it is the sandbox of every judged candidate",
             remedy="apt-get install bubblewrap, or give --sandbox none for code you trust",
         )
-    return found
+    return path
+
+
+def _cannot_run(cause: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"bubblewrap cannot run here: {cause}",
+        remedy="allow user namespaces (sysctl kernel.unprivileged_userns_clone=1, or run as root), "
+        "or give --sandbox none for code you trust",
+    )
 
 
 def command_line(binds: Binds, env: Mapping[str, str], seccomp: int, info: int, block: int) -> list[str]:
-    """Bwrap and its options up to the command. The three descriptors are inherited."""
+    """Return bwrap and its options, to which the command is appended. The process must inherit the three descriptors.
+
+    Args:
+        binds: paths that the sandbox can access.
+        env: environment of the command.
+        seccomp: descriptor of the system-call filter.
+        info: descriptor that bwrap writes the id of the first process to.
+        block: descriptor that bwrap reads before it starts the command.
+
+    Raises:
+        ConfigurationError: bubblewrap is missing.
+    """
     arguments = [
         _bwrap(), "--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts",
         "--unshare-cgroup-try", "--die-with-parent", "--new-session", "--cap-drop", "ALL", "--clearenv",
@@ -134,27 +157,28 @@ def command_line(binds: Binds, env: Mapping[str, str], seccomp: int, info: int, 
 
 @dataclass
 class Sandboxed:
-    """A running sandbox. `first` is its pid 1 as this host sees it; for `none` the process itself."""
+    """A running sandbox."""
 
     popen: subprocess.Popen[bytes]
     first: int
+    """Id of the sandbox's pid 1 on this host; for `none` of the process itself."""
     first_fd: int
-    """Its pidfd: a process id could be somebody else's by the time it is used."""
+    """Descriptor (pidfd) of that process, because its id may be reused for another process."""
     kind: SandboxKind
     groups: tuple[Path, ...]
     oom_kills_before: int
-    """Of this machine, when it was started."""
+    """This machine's count of out-of-memory kills when the sandbox was started."""
     _killed: bool = False
 
     def was_killed_for_others(self) -> bool:
-        """Return whether the kernel may have ended a process of it because this machine was out of memory.
+        """Return true if the kernel may have killed a process of the sandbox because this machine was out of memory.
 
-        False where the sandbox met a limit of its own, or where there is no control group. Call it before `kill`.
+        It is false if the sandbox reached its own limit, or if it has no control group. Call it before `kill`.
         """
         return reached_memory_limit(self.groups) is False and oom_kills() > self.oom_kills_before
 
     def kill(self) -> None:
-        """End every process of the sandbox and wait until they are gone. Without bubblewrap, those of its session."""
+        """Kill every process of the sandbox (without bubblewrap, of its session) and wait until they have ended."""
         if self._killed:
             return
         self._killed = True
@@ -162,23 +186,23 @@ class Sandboxed:
             if self.kind == "none":
                 os.killpg(self.first, signal.SIGKILL)
             else:
-                signal.pidfd_send_signal(self.first_fd, signal.SIGKILL)  # pid 1's end is the end of them all
+                signal.pidfd_send_signal(self.first_fd, signal.SIGKILL)  # the kernel kills all others with pid 1
         ended = select.poll()
         ended.register(self.first_fd, select.POLLIN)
         ended.poll(_START_S * 1e3)
         os.close(self.first_fd)
-        if self.exit_signal_or_code(_REAP_S) is None:  # bwrap itself ends when it has seen its child's end
+        if self.exit_signal_or_code(_REAP_S) is None:  # bwrap itself exits after its child has ended
             self.popen.kill()
             self.popen.wait(timeout=_START_S)
         remove_cgroups(self.groups)
 
     def exit_signal_or_code(self, timeout_s: float) -> int | None:
-        """Exit status of the command: -signal or its exit code; None if it has not ended by then."""
+        """Return -signal or the exit code of the command; None if it has not ended within `timeout_s` seconds."""
         try:
             code = self.popen.wait(timeout=timeout_s)
         except subprocess.TimeoutExpired:
             return None
-        return 128 - code if code > 128 and self.kind != "none" else code  # bwrap says 128 + signal
+        return 128 - code if code > 128 and self.kind != "none" else code  # bwrap exits with 128 + signal
 
 
 def launch(
@@ -192,12 +216,22 @@ def launch(
     inherit: Sequence[int] = (),
     cwd: Path | None = None,
 ) -> Sandboxed:
-    """Start `command`, limited before its first instruction. Call it from a thread that outlives the sandbox.
+    """Start a command in a sandbox, with its limits applied before its first instruction.
 
-    Paths in `command` are those inside; with kind `none` the caller gives host paths.
+    The calling thread must outlive the sandbox, because the sandbox ends with it.
+
+    Args:
+        kind: `bubblewrap`, or `none` for code that the user trusts.
+        command: program and arguments, with paths of the sandbox; for `none` with paths of the host.
+        binds: paths that the sandbox can access.
+        limits: resource limits.
+        env: environment, added to a fixed one.
+        stderr: file that the command's stderr is written to; stdout is discarded.
+        inherit: file descriptors that the command inherits.
+        cwd: working directory for `none`; in bubblewrap it is /tmp.
 
     Raises:
-        ConfigurationError: bubblewrap is missing or cannot run here; the message carries what it said.
+        ConfigurationError: bubblewrap is missing or cannot run on this machine; the message has its output.
     """
     before = oom_kills()
     gate_read, gate_write = os.pipe()
@@ -205,17 +239,17 @@ def launch(
     filter_file = program_file(shares_pages=not binds.devices) if kind == "bubblewrap" else None
     try:
         if filter_file is not None:
-            passed = [filter_file, info_write, gate_read]
-            whole = [*command_line(binds, environment(env), filter_file, info_write, gate_read), *command]
+            bwrap_descriptors = [filter_file, info_write, gate_read]
+            full_command = [*command_line(binds, environment(env), filter_file, info_write, gate_read), *command]
         else:
-            passed = []
-            whole = ["/bin/sh", "-c", 'read -r _; exec "$@" </dev/null', "sh", *command]
+            bwrap_descriptors = []
+            full_command = ["/bin/sh", "-c", 'read -r _; exec "$@" </dev/null', "sh", *command]
         popen = subprocess.Popen(
-            whole,
+            full_command,
             stdin=subprocess.DEVNULL if filter_file is not None else gate_read,
-            stdout=subprocess.DEVNULL,  # a candidate may print as much as it likes
+            stdout=subprocess.DEVNULL,  # a candidate may print without limit
             stderr=stderr,
-            pass_fds=[*passed, *inherit],
+            pass_fds=[*bwrap_descriptors, *inherit],
             env=environment(env),
             cwd=cwd if kind == "none" else "/",
             start_new_session=kind == "none",
@@ -242,30 +276,24 @@ def _first_process(info: int, popen: subprocess.Popen[bytes], stderr: IO[bytes])
         with contextlib.suppress(ValueError):
             return int(json.loads(text)["child-pid"])
     popen.wait(timeout=_START_S)
-    said = os.pread(stderr.fileno(), 2000, 0).decode(errors="replace").strip()
-    raise ConfigurationError(
-        f"bubblewrap cannot run here: {said or f'exit code {popen.returncode}'}",
-        remedy="allow user namespaces (sysctl kernel.unprivileged_userns_clone=1, or run as root), "
-        "or give --sandbox none for code you trust",
-    )
+    raise _cannot_run(_printed(stderr) or f"exit code {popen.returncode}")
+
+
+def _printed(stderr: IO[bytes]) -> str:
+    return os.pread(stderr.fileno(), 2000, 0).decode(errors="replace").strip()
 
 
 def check(kind: SandboxKind) -> None:
-    """Try the sandbox once.
+    """Start a command in the sandbox once.
 
     Raises:
-        ConfigurationError: it is missing or cannot run here.
+        ConfigurationError: bubblewrap is missing or cannot run on this machine.
     """
     if kind == "none":
         return
-    with tempfile.TemporaryFile() as said:
-        sandbox = launch(kind, ["/bin/true"], binds=Binds(), limits=SandboxLimits(), env={}, stderr=said)
+    with tempfile.TemporaryFile() as stderr:
+        sandbox = launch(kind, ["/bin/true"], binds=Binds(), limits=SandboxLimits(), env={}, stderr=stderr)
         code = sandbox.exit_signal_or_code(_START_S)
         sandbox.kill()
         if code != 0:
-            text = os.pread(said.fileno(), 2000, 0).decode(errors="replace").strip()
-            raise ConfigurationError(
-                f"bubblewrap cannot run here: {text or f'exit code {code}'}",
-                remedy="allow user namespaces (sysctl kernel.unprivileged_userns_clone=1, or run as root), "
-                "or give --sandbox none for code you trust",
-            )
+            raise _cannot_run(_printed(stderr) or f"exit code {code}")

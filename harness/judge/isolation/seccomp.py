@@ -1,13 +1,14 @@
-"""The system calls that sandboxed code may not make, as a BPF program for `bwrap --seccomp`.
+"""System calls that sandboxed code may not make, as a BPF program for `bwrap --seccomp`.
 
-A deny-list on top of bubblewrap's namespaces and dropped capabilities. What it must keep away is what the clock and
-the stop rely on: a candidate that could change its processor, its priority or its scheduler could hide from a stop;
-one that could queue work in the kernel (io_uring, aio) could have its outputs written while it is stopped; one that
-could read or write another process's memory, or trace it, could reach pid 1 of its sandbox; one that could have the
-kernel send it a signal of its choice later (a POSIX timer, a message queue, an asynchronous descriptor) could be
-continued while it is stopped; and one that could ask for huge pages, or give pages of its outputs back and get others,
-would be timed on other memory than its opponent. The rest of the list is what no kernel under measurement has business
-with. Denied calls return EPERM.
+This deny-list adds to bubblewrap's namespaces and dropped capabilities. Denied calls return EPERM. It protects what the
+clock and the stop rely on, against candidates that could otherwise
+- avoid a stop by a change of their processor, priority or scheduler;
+- have outputs written while they are stopped, by work queued in the kernel (io_uring, aio);
+- access pid 1 of their sandbox, by tracing it or by reading or writing its memory;
+- be continued while they are stopped, by a signal that the kernel sends later (a POSIX timer, a message queue, an
+  asynchronous descriptor);
+- run on other memory than the other side, by a request for huge pages or by replacing pages of their outputs.
+The other calls of the list are not needed by any candidate.
 
 Constants: linux/seccomp.h, linux/bpf_common.h, linux/audit.h; call numbers from arch/x86/entry/syscalls and
 include/uapi/asm-generic/unistd.h.
@@ -67,14 +68,14 @@ _AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _CLONE = {"x86_64": 56, "aarch64": 220}
 _FCNTL = {"x86_64": 72, "aarch64": 25}
 _SIGNALS_BY_DESCRIPTOR = (8, 10, 15)
-"""fcntl's F_SETOWN, F_SETSIG and F_SETOWN_EX: which signal a descriptor sends when it becomes ready, and to whom."""
+"""fcntl's F_SETOWN, F_SETSIG and F_SETOWN_EX, which set the signal of a ready descriptor and its receiver."""
 _MADVISE = {"x86_64": 28, "aarch64": 233}
 _COLLAPSE = (25,)
 _OTHER_PAGES = (9, 14, *_COLLAPSE)
-"""madvise's MADV_REMOVE, MADV_HUGEPAGE and MADV_COLLAPSE: other pages than the judge chose for both sides."""
+"""madvise's MADV_REMOVE, MADV_HUGEPAGE and MADV_COLLAPSE, which replace pages that the judge chose for both sides."""
 _FALLOCATE = {"x86_64": 285, "aarch64": 47}
 _MAKES_HOLES = 0xFFFFFFFE
-"""fallocate's modes but FALLOC_FL_KEEP_SIZE: punching, zeroing and collapsing ranges gives pages back."""
+"""fallocate's modes except FALLOC_FL_KEEP_SIZE. Punching, zeroing and collapsing ranges releases pages."""
 
 
 def _instruction(code: int, k: int, if_true: int = 0, if_false: int = 0) -> bytes:
@@ -82,12 +83,14 @@ def _instruction(code: int, k: int, if_true: int = 0, if_false: int = 0) -> byte
 
 
 def program(machine: str | None = None, *, shares_pages: bool = True) -> bytes:
-    """The filter as `struct sock_filter[]` for this machine's architecture.
+    """Return the filter as `struct sock_filter[]`.
 
-    `shares_pages`: the sandbox may get inputs and outputs in memory that it shares with the judge. A GPU's runner gets
-    none, and its driver's requests for memory of the host are left alone.
+    A filter cannot read the flags of `clone3`, so that call returns ENOSYS, and the C library uses `clone` instead.
 
-    `clone3`, whose flags a filter cannot read, answers ENOSYS, and the C library falls back to `clone`.
+    Args:
+        machine: the architecture; None: this machine's.
+        shares_pages: refuse changes of pages, because inputs and outputs may be in memory that the sandbox shares with
+            the judge. A GPU's runner has no such memory, and its driver needs these calls.
 
     Raises:
         ConfigurationError: the architecture is neither x86_64 nor aarch64.
@@ -134,7 +137,7 @@ def program(machine: str | None = None, *, shares_pages: bool = True) -> bytes:
 
 
 def _denied_by_argument(number: int, argument: int, values: tuple[int, ...]) -> list[bytes]:
-    """Instructions that refuse a call with one of these values as an argument, and allow it with any other."""
+    """Return instructions that refuse a call with one of these values as an argument, and allow it with any other."""
     checks = []
     for value in values:
         checks += [_instruction(_JUMP_EQ, value, 0, 1), _instruction(_RETURN, _ERRNO | _EPERM)]
@@ -143,7 +146,7 @@ def _denied_by_argument(number: int, argument: int, values: tuple[int, ...]) -> 
 
 
 def program_file(*, shares_pages: bool = True) -> int:
-    """A descriptor that bwrap can read the filter from (see `program`). The caller closes it."""
+    """Return a descriptor that bwrap can read the filter from (see `program`). The caller closes it."""
     descriptor = os.memfd_create("seccomp", 0)
     os.write(descriptor, program(shares_pages=shares_pages))
     os.lseek(descriptor, 0, os.SEEK_SET)

@@ -16,33 +16,33 @@ def _secret() -> str:
 
 @dataclass(frozen=True)
 class Access:
-    """The secrets of one server process and the addresses that it answers at.
+    """The secrets of one server process and its addresses.
 
-    The token is in the printed URL only. It is exchanged for a cookie, so that it stays out of the browser's history.
-    Browsers send a cookie to every port of a host: its path, which no other server has, keeps it from those.
+    Only the printed URL contains the token. The server exchanges the token for a cookie, so that the token is not in
+    the browser's history. Browsers send a cookie to all ports of a host, so the cookie has a random path.
     """
 
     address: str
-    """The IP address that the server listens at."""
+    """The IP address on which the server listens."""
     port: int
     token: str = field(default_factory=_secret, repr=False)
     cookie: str = field(default_factory=_secret, repr=False)
     """Value of the cookie."""
     path: str = field(default_factory=lambda: f"/{secrets.token_urlsafe(9)}/", repr=False)
-    """Below which everything is; the cookie's path."""
+    """Prefix of all paths of the page, and the cookie's path."""
 
     @property
     def url(self) -> str:
-        """The URL to print."""
+        """Return the URL to print."""
         return f"http://{_in_url(_reachable(self.address))}:{self.port}/?token={self.token}"
 
     @property
     def cookie_name(self) -> str:
-        """Name of the cookie; servers at other ports have others."""
+        """Return the name of the cookie, which contains the port."""
         return f"harness_serve_{self.port}"
 
     def host_allowed(self, host: str | None) -> bool:
-        """Return whether a Host header names this server; another may be of a page that moved its DNS name here."""
+        """Return True if a Host header names this server. Another name may indicate a DNS rebinding attack."""
         name, colon, port = (host or "").rpartition(":")
         if not colon or port != str(self.port):
             return False
@@ -51,16 +51,21 @@ class Access:
         return name == _in_url(self.address) or (_is_loopback(self.address) and name in _LOOPBACK_NAMES)
 
     def origin_allowed(self, origin: str | None, host: str | None) -> bool:
-        """Return whether a request comes from this page or from no page; `host` is its Host header."""
+        """Return True if a request comes from this page or has no origin.
+
+        Args:
+            origin: its Origin header.
+            host: its Host header.
+        """
         return origin is None or origin == f"http://{host}"
 
-    def token_matches(self, given: str | None) -> bool:
-        """Return whether a request holds the token; takes the same time for each wrong one."""
-        return hmac.compare_digest((given or "").encode(errors="replace"), self.token.encode())
+    def token_matches(self, value: str | None) -> bool:
+        """Return True if a request has the token; the comparison takes constant time."""
+        return hmac.compare_digest((value or "").encode(errors="replace"), self.token.encode())
 
-    def cookie_matches(self, given: str | None) -> bool:
-        """Return whether a request holds the cookie; takes the same time for each wrong one."""
-        return hmac.compare_digest((given or "").encode(errors="replace"), self.cookie.encode())
+    def cookie_matches(self, value: str | None) -> bool:
+        """Return True if a request has the cookie; the comparison takes constant time."""
+        return hmac.compare_digest((value or "").encode(errors="replace"), self.cookie.encode())
 
 
 def _is_ip(name: str) -> bool:
@@ -76,7 +81,7 @@ def _is_loopback(address: str) -> bool:
 
 
 def _reachable(address: str) -> str:
-    """An address that a browser on this machine can open."""
+    """Return an address that a browser on this machine can open."""
     ip = ipaddress.ip_address(address)
     if not ip.is_unspecified:
         return address

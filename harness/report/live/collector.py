@@ -1,4 +1,4 @@
-"""The parts of the live page, collected from the ledger's index, git and the status records as far as they changed."""
+"""The parts of the live page, from the ledger's index, git and the status records; only changed parts are read."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from harness.workspace.directories import Workspace
 from harness.workspace.status import is_alive, read_daemon_status, read_start_status
 
 PROBLEM = "problem:"
-"""Begins the names of the parts that are problems."""
+"""Prefix of the names of the parts that are problems."""
 _RECENT = 40
 _LIST_EVERY_S = 5.0
-"""The directory of problems is read again after so long."""
+"""Interval at which the directory of problems is read again."""
 _SPENT_EVERY_S = 1.0
 _SUBJECTS = 4096
 _LEDGER_KEY = "SELECT value FROM meta WHERE name IN ('tip', 'spool') ORDER BY name"
-# A plus sign before a column keeps SQLite from its index: the newest entries are found by the index over time.
+# A plus sign before a column prevents SQLite from using its index: the index over time finds the newest entries faster.
 _NEWEST = (
     "WHERE +run = ? AND +target = ? AND kind IN ('evaluation', 'confirmation') "
     "ORDER BY at DESC, problem DESC, seq DESC LIMIT ?"
@@ -43,14 +43,14 @@ _NEWEST = (
 
 
 class Collector:
-    """For one thread at a time.
+    """Collects the parts of the page. Not thread-safe.
 
     Args:
-        workspace: which workspace.
+        workspace: the workspace.
         repo: its repository.
-        index: its index.
-        run: the run to show; null: that of the last `harness start`, else harness.yaml's.
-        target: null: that of the last `harness start`, else harness.yaml's, else the one of the run's last entry.
+        index: index of its ledger.
+        run: the run to show; None for the run of the last `harness start`, else harness.yaml's.
+        target: None for the target of the last `harness start`, else harness.yaml's, else that of the run's last entry.
     """
 
     def __init__(
@@ -61,13 +61,13 @@ class Collector:
         self._view: _RunView | None = None
         self._last_target = "", ""
         self.messages: list[str] = []
-        """Sentences about the index at the last look: that it was built anew, and entries that cannot be read."""
+        """Messages of the last refresh of the index: that it was built again, and entries that cannot be read."""
 
     def collect(self, progress: Callable[[int, int], None] | None = None) -> dict[str, str]:
-        """Return every part as JSON: name -> text.
+        """Return name -> JSON text of all parts.
 
         Raises:
-            HarnessError: the ledger or the configuration cannot be read as it stands.
+            HarnessError: the ledger or the configuration cannot be read.
         """
         config = load_config(self._workspace)
         self.messages = self._index.refresh(self._repo, progress)
@@ -116,15 +116,15 @@ class _RunView:
         self._last_start: StartStatus | None = None
         self._last_daemon: DaemonStatus | None = None
         self._last_workers: list[Json] = []
-        """Records that `harness start` removes when it ends: they are shown until the next start."""
+        """Records that `harness start` removes when it ends; the page shows them until the next start."""
         self._spending_at = float("-inf")
 
     def collect(self, config: Config, start: StartStatus | None) -> dict[str, str]:
-        """Return every part as JSON.
+        """Return name -> JSON text of all parts.
 
         Args:
-            config: read again by the caller.
-            start: the record of the last `harness start`, where it was of this run.
+            config: the present configuration.
+            start: the record of the last `harness start`; None if its run was another one.
         """
         processes = self._with_last_workers(read_processes(self._workspace))
         self._texts["now"] = as_json(processes)
@@ -138,13 +138,13 @@ class _RunView:
         if processes["running"] or "waiting" not in self._texts:
             submissions = [
                 {
-                    "problem": one.problem,
-                    "worker": one.worker,
-                    "at": one.at,
-                    "commit": one.commit,
-                    "subject": one.subject,
+                    "problem": submission.problem,
+                    "worker": submission.worker,
+                    "at": submission.at,
+                    "commit": submission.commit,
+                    "subject": submission.subject,
                 }
-                for one in self._waiting.submissions()
+                for submission in self._waiting.submissions()
             ]
             self._texts["waiting"] = as_json({"submissions": submissions})
         if time.monotonic() - self._spending_at >= _SPENT_EVERY_S:
@@ -181,7 +181,7 @@ class _RunView:
         return processes | {"workers": [worker | {"state": "ended"} for worker in self._last_workers]}
 
     def _run_problems(self, config: Config) -> list[str]:
-        """Return the problems of the last start, or those of the planner's last decision where no start is known."""
+        """Return the problems of the last start; without a record of it, those of the planner's last decision."""
         if self._last_start is not None and self._last_start.problems:
             return self._listed_problems(self._last_start.problems)
         run, target, branch = self.subject

@@ -1,4 +1,4 @@
-"""The live page from its start to Ctrl-C: the server, and the thread that keeps the page up to date."""
+"""The live page from its start to Ctrl-C: the server, and the thread that updates the page."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from harness.report.live.server import Viewers, serve
 
 logger = logging.getLogger(__name__)
 
-_WATCHED_S = 0.25
-"""Pause between two looks while a viewer is connected; a look without changes takes 10 ms."""
-_ALONE_S = 15.0
+_VIEWED_INTERVAL_S = 0.25
+"""Pause between two updates while a viewer is connected; an update without changes takes 10 ms."""
+_IDLE_INTERVAL_S = 15.0
 _JOIN_S = 2.0
 
 
-class Following:
-    """Looks for changes and publishes them, from `start` to `close`, in a thread of its own.
+class PageUpdater:
+    """Collects and publishes changes in a thread, from `start` to `close`.
 
     Args:
-        collector: used by this thread alone, which closes it.
+        collector: used and closed by the thread only.
         state: receives the parts.
-        viewers: woken after each change.
+        viewers: notified of each change.
     """
 
     def __init__(self, collector: Collector, state: PageState, viewers: Viewers) -> None:
@@ -44,24 +44,24 @@ class Following:
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread. One that is reading a large ledger ends with the process, which harms nothing."""
+        """End the thread. A thread that reads a large ledger ends with the process; it only reads."""
         self._stop.set()
-        self._viewers.came.set()
+        self._viewers.connected.set()
         self._thread.join(_JOIN_S)
 
     def _run(self) -> None:
         try:
             while not self._stop.is_set():
-                self._viewers.came.clear()
-                self._look()
+                self._viewers.connected.clear()
+                self._update()
                 if self._viewers.count:
-                    self._stop.wait(_WATCHED_S)
+                    self._stop.wait(_VIEWED_INTERVAL_S)
                 else:
-                    self._viewers.came.wait(_ALONE_S)
+                    self._viewers.connected.wait(_IDLE_INTERVAL_S)
         finally:
             self._collector.close()
 
-    def _look(self) -> None:
+    def _update(self) -> None:
         try:
             self._texts = self._collector.collect()
             texts = self._texts
@@ -82,8 +82,8 @@ def serve_page(
     Args:
         listener: from `listen`; closed at the end.
         collector: reads the ledger, from now on in a thread that closes it.
-        texts: the parts that it collected first.
-        announce: called once the page can be opened.
+        texts: the parts of the first collection.
+        announce: called once the server accepts connections.
 
     Raises:
         KeyboardInterrupt: Ctrl-C.
@@ -93,9 +93,9 @@ def serve_page(
     with ExitStack() as stack:
 
         def ready(access: Access, viewers: Viewers) -> None:
-            following = Following(collector, state, viewers)
-            stack.callback(following.close)
-            following.start()
+            updater = PageUpdater(collector, state, viewers)
+            stack.callback(updater.close)
+            updater.start()
             announce(access)
 
         asyncio.run(serve(listener, state, ready))

@@ -1,4 +1,4 @@
-"""The live page's content: named parts as JSON texts, each with the version in which it changed last."""
+"""The content of the live page: named JSON texts, each with the version of its last change."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from collections.abc import Mapping
 class PageState:
     """Parts that one thread publishes and other threads read.
 
-    A viewer names the version that it has and gets what changed since, so that the server keeps nothing per viewer and
-    a slow viewer gets several changes as one.
+    A viewer sends its version and receives the parts that changed since then. The server therefore stores no state per
+    viewer, and a slow viewer receives several changes at once.
     """
 
     def __init__(self) -> None:
@@ -19,7 +19,7 @@ class PageState:
         self._lock = threading.Lock()
         self._version = 0
         self._parts: dict[str, tuple[int, str]] = {}
-        """Name -> (version of the last change, JSON); `null` for a part that is gone."""
+        """Name -> (version of the last change, JSON); `null` for a removed part."""
 
     def publish(self, texts: Mapping[str, str]) -> bool:
         """Replace all parts.
@@ -28,13 +28,13 @@ class PageState:
             texts: name -> JSON on one line.
 
         Returns:
-            True when anything changed.
+            True if a part changed.
         """
         with self._lock:
-            gone = {name: "null" for name, (_, text) in self._parts.items() if name not in texts and text != "null"}
+            removed = {name: "null" for name, (_, text) in self._parts.items() if name not in texts and text != "null"}
             changed = {
                 name: text
-                for name, text in {**texts, **gone}.items()
+                for name, text in {**texts, **removed}.items()
                 if name not in self._parts or self._parts[name][1] != text
             }
             if changed:
@@ -43,22 +43,22 @@ class PageState:
             return bool(changed)
 
     def changes_since(self, event_id: str | None) -> tuple[str, str] | None:
-        """Return the present event id and one JSON object of the parts that changed after another one.
+        """Return the present event id and a JSON object of the parts that changed since an earlier event.
 
         Args:
-            event_id: the last one that the viewer has; None, or one of another server: all parts.
+            event_id: the viewer's last event; None, or an id of another server, for all parts.
 
         Returns:
-            None when nothing changed.
+            None if no part changed.
         """
-        known = self._known_version(event_id)
+        viewer_version = self._viewer_version(event_id)
         with self._lock:
-            if known == self._version:
+            if viewer_version == self._version:
                 return None
-            changed = [f'"{name}":{text}' for name, (version, text) in self._parts.items() if version > known]
+            changed = [f'"{name}":{text}' for name, (version, text) in self._parts.items() if version > viewer_version]
             return f"{self._epoch}-{self._version}", "{" + ",".join(changed) + "}"
 
-    def _known_version(self, event_id: str | None) -> int:
-        epoch, _, version = (event_id or "").partition("-")
-        known = int(version) if epoch == self._epoch and version.isascii() and version.isdigit() else 0
-        return known if known <= self._version else 0
+    def _viewer_version(self, event_id: str | None) -> int:
+        epoch, _, digits = (event_id or "").partition("-")
+        version = int(digits) if epoch == self._epoch and digits.isascii() and digits.isdigit() else 0
+        return version if version <= self._version else 0

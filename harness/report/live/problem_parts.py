@@ -1,4 +1,4 @@
-"""The problems of a run as parts of the live page, made again only where the ledger has grown."""
+"""The problems of a run as parts of the live page; only problems with new entries are summarised again."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from harness.report.page import printable_data
 from harness.report.problem_summary import RunSpan, evaluation_dots, first_and_last_entry, problem_summary
 from harness.report.steps import NO_DETAILS, DetailBudget, Json
 
-_FEW = 12
-"""Up to so many problems are read one by one; for more, one query over all entries is faster."""
+_MAX_SINGLE_READS = 12
+"""Up to this number, problems are read one by one; for more problems, one query over all entries is faster."""
 _LAST_HASH = "SELECT hash FROM entries WHERE problem = ? ORDER BY seq DESC LIMIT 1"
-"""Entries are chained, so the hash of a problem's last one stands for all of them."""
+"""Entries are chained, so the hash of the last entry identifies all entries of a problem."""
 
 
 class ProblemParts:
@@ -26,7 +26,7 @@ class ProblemParts:
     Args:
         repo: the workspace's repository.
         index: refreshed by the caller.
-        span: run and target; its begin is filled in with the first entry.
+        span: run and target; its begin is set once there is an entry.
     """
 
     def __init__(self, repo: Repo, index: Index, span: RunSpan) -> None:
@@ -39,26 +39,28 @@ class ProblemParts:
         self._last_hashes: dict[str, str | None] = {}
 
     def update(self, problems: Sequence[str]) -> None:
-        """Bring the summaries up to the index.
+        """Update the summaries from the index.
 
         Args:
-            problems: those to show.
+            problems: keys of the problems to show; the summaries of others are removed.
         """
         if self.span.begin is None:
             self.span = replace(self.span, begin=first_and_last_entry(self._index, self.span.run, self.span.target)[0])
         hashes = {problem: self._last_hash(problem) for problem in problems}
-        known = self._last_hashes
-        changed = [problem for problem in problems if problem not in known or known[problem] != hashes[problem]]
-        for group in [[problem] for problem in changed] if len(changed) <= _FEW else [changed]:
+        last_hashes = self._last_hashes
+        changed = [
+            problem for problem in problems if problem not in last_hashes or last_hashes[problem] != hashes[problem]
+        ]
+        for group in [[problem] for problem in changed] if len(changed) <= _MAX_SINGLE_READS else [changed]:
             self._summarise(group)
         self._last_hashes = hashes
-        for kept in (self.texts, self._summaries, self._standings):
-            for problem in kept.keys() - hashes.keys():
-                del kept[problem]
+        for by_problem in (self.texts, self._summaries, self._standings):
+            for problem in by_problem.keys() - hashes.keys():
+                del by_problem[problem]
 
     @property
     def summaries(self) -> list[Json]:
-        """Every problem's summary."""
+        """Return the summaries of all problems."""
         return list(self._summaries.values())
 
     def notes(self) -> Json:
@@ -73,7 +75,7 @@ class ProblemParts:
     def _summarise(self, problems: Sequence[str]) -> None:
         span = self.span
         table = standings(self._index, problems, span.target, span.run)
-        digests = {one.problem: one.problem_digest for one in table}
+        digests = {standing.problem: standing.problem_digest for standing in table}
         dots = evaluation_dots(self._index, span, digests, problems[0] if len(problems) == 1 else None)
         for standing in table:
             evaluations = dots.get(standing.problem, [])
@@ -88,9 +90,9 @@ class ProblemParts:
 
 
 def as_json(data: Json) -> str:
-    """Return data on one line, with the text of agents made safe to show."""
+    """Return data as JSON on one line, with control characters in the text of agents escaped."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
-    # A control character is escaped with a backslash here; most data has none, and is not copied.
+    # JSON escapes a control character with a backslash. Most data has none and is returned without a copy.
     if text.isprintable() and "\\" not in text:
         return text
     return json.dumps(printable_data(data), separators=(",", ":"), allow_nan=False)

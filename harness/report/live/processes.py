@@ -1,4 +1,4 @@
-"""Processes of the last `harness start` as the live page shows them: judges, workers, messages, how it ended."""
+"""The processes of the last `harness start` for the live page: judges, workers, messages, and the result."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from harness.workspace.status import is_alive, recorded_processes
 
 
 def read_processes(workspace: Workspace) -> Json:
-    """Return the running processes, and the records of those that have ended, as JSON."""
+    """Return the running processes and the records of ended processes as JSON."""
     records = recorded_processes(workspace)
     alive = {name: status for name, status in records.items() if is_alive(status)}
     daemon, planner, start = alive.get("daemon"), alive.get("planner"), records.get("start")
@@ -25,7 +25,7 @@ def read_processes(workspace: Workspace) -> Json:
     return {
         "running": sorted(alive),
         "started_at": start.started_at if isinstance(start, StartStatus) else None,
-        "ended": None if alive else _how_it_ended(workspace, start),
+        "ended": None if alive else _result(workspace, start),
         "queued": daemon.queued if isinstance(daemon, DaemonStatus) else 0,
         "paused": daemon.paused if isinstance(daemon, DaemonStatus) else None,
         "messages": _messages(daemon, planner),
@@ -39,13 +39,14 @@ def _messages(*statuses: ProcessStatus | None) -> list[str]:
     return list(dict.fromkeys(message for messages in texts for message in messages))
 
 
-def _how_it_ended(workspace: Workspace, start: ProcessStatus | None) -> Json | None:
-    """Return the result of the last `harness start`; None where no record of it exists."""
+def _result(workspace: Workspace, start: ProcessStatus | None) -> Json | None:
+    """Return the result of the last `harness start`; None without a record of it."""
     result = read_run_result(workspace)
     if result is None:
         return {"why": "it was killed", "exit_code": None} if start is not None else None
-    same = start is None or (start.pid, start.process_start_ticks) == (result.pid, result.process_start_ticks)
-    return {"why": result.ended if same else "it was killed", "exit_code": result.exit_code if same else None}
+    if start is not None and (start.pid, start.process_start_ticks) != (result.pid, result.process_start_ticks):
+        return {"why": "it was killed", "exit_code": None}
+    return {"why": result.ended, "exit_code": result.exit_code}
 
 
 def _judge(judge: JudgeStatus) -> Json:

@@ -1,4 +1,4 @@
-"""The HTTP side of `harness serve`: one page, its style and script, and a stream of events; all read-only."""
+"""The HTTP server of `harness serve`: one read-only page, its style and script, and a stream of events."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from harness.report.page import page_file
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 HEARTBEAT_S = 10.0
-"""A comment on a stream on which nothing else was sent for so long: a connection that is gone is noticed."""
-_WRITE_S = 30.0
+"""Interval of comments on an idle stream, which detect closed connections."""
+_WRITE_TIMEOUT_S = 30.0
 _RETRY_MS = 1000
 _SHUTDOWN_S = 0.2
-_MOST_VIEWERS = 64
+_MAX_VIEWERS = 64
 _HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
@@ -47,7 +47,7 @@ _FILES = {
     "live.js": ("live/live.js", "text/javascript"),
 }
 """Name below the access' path -> file in the package, and its type."""
-_REFUSED = "Open the URL that `harness serve` printed: it carries the token that this page needs.\n"
+_REFUSED = "Open the URL that `harness serve` printed: it has the token that this page needs.\n"
 _REFUSED_FOREIGN = "Refused: this request does not come from the page at the URL that `harness serve` printed.\n"
 
 
@@ -62,17 +62,17 @@ class Viewers:
         self._loop = loop
         self._changed = asyncio.Event()
         self.count = 0
-        self.came = threading.Event()
-        """Set whenever a viewer connects."""
+        self.connected = threading.Event()
+        """Set when a viewer connects."""
         self.closing = False
 
     def wake(self) -> None:
-        """Let every stream look for changes. From any thread."""
+        """Notify all streams of a change. Thread-safe."""
         with suppress(RuntimeError):  # the loop has ended meanwhile
             self._loop.call_soon_threadsafe(self._wake)
 
     def close(self) -> None:
-        """End every stream. In the loop's thread."""
+        """End all streams. Called in the loop's thread."""
         self.closing = True
         self._wake()
 
@@ -81,13 +81,18 @@ class Viewers:
         self._changed = asyncio.Event()
 
     async def stream(self, request: web.Request, state: PageState) -> web.StreamResponse:
-        """Send the parts that the viewer lacks, and then each change, until the connection or the server ends."""
+        """Send the parts that the viewer does not have, then each change, until the connection or the server ends.
+
+        Args:
+            request: the viewer's request; its Last-Event-ID names the version that it has.
+            state: content of the page.
+        """
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
         await response.prepare(request)
         await response.write(f"retry: {_RETRY_MS}\n\n".encode())
         last_id = request.headers.get("Last-Event-ID")
         self.count += 1
-        self.came.set()
+        self.connected.set()
         try:
             while not self.closing:
                 changed = self._changed
@@ -98,8 +103,8 @@ class Viewers:
                     last_id, data = changes
                     text = f"id: {last_id}\nevent: parts\ndata: {data}\n\n"
                 if text:
-                    await asyncio.wait_for(response.write(text.encode()), _WRITE_S)
-        except (ConnectionError, TimeoutError):  # the viewer has gone, or does not read
+                    await asyncio.wait_for(response.write(text.encode()), _WRITE_TIMEOUT_S)
+        except (ConnectionError, TimeoutError):  # the viewer has disconnected or does not read
             pass
         finally:
             self.count -= 1
@@ -146,8 +151,8 @@ class _Page:
 
     async def events(self, request: web.Request) -> web.StreamResponse:
         """Return the stream of changes."""
-        if self.viewers.count >= _MOST_VIEWERS:
-            return web.Response(status=503, text=f"{_MOST_VIEWERS} pages are open already: close one.\n")
+        if self.viewers.count >= _MAX_VIEWERS:
+            return web.Response(status=503, text=f"{_MAX_VIEWERS} pages are already open: close a page.\n")
         return await self.viewers.stream(request, self.state)
 
 
@@ -155,7 +160,7 @@ def application(access: Access, state: PageState, viewers: Viewers) -> web.Appli
     """Return the application.
 
     Args:
-        access: who is answered.
+        access: checks each request.
         state: content of the page.
         viewers: its streams.
     """
@@ -201,7 +206,11 @@ async def serve(listener: socket.socket, state: PageState, ready: Callable[[Acce
 
 
 def listen(address: str, port: int) -> socket.socket:
-    """Return a socket that listens.
+    """Return a listening socket.
+
+    Args:
+        address: an IP address.
+        port: 0 for a free port.
 
     Raises:
         ConfigurationError: the address or port cannot be used.
@@ -213,15 +222,15 @@ def listen(address: str, port: int) -> socket.socket:
             f"`{address}` is not an IP address", where="--bind", remedy="harness serve    # listens at 127.0.0.1"
         ) from error
     try:
-        return socket.create_server((address, port), family=family, backlog=_MOST_VIEWERS)
+        return socket.create_server((address, port), family=family, backlog=_MAX_VIEWERS)
     except OSError as error:
         raise _cannot_listen(error, address, port) from error
 
 
 def _cannot_listen(error: OSError, address: str, port: int) -> ConfigurationError:
-    free = "harness serve --port 0    # takes a free port"
+    free = "harness serve --port 0    # selects a free port"
     if error.errno == errno.EADDRINUSE:
-        return ConfigurationError(f"port {port} is taken by another program", where="--port", remedy=free)
+        return ConfigurationError(f"port {port} is used by another program", where="--port", remedy=free)
     if error.errno == errno.EACCES:
         return ConfigurationError(f"this user may not listen at port {port}", where="--port", remedy=free)
     return ConfigurationError(

@@ -1,4 +1,4 @@
-"""Spend of the agents against their limits, read incrementally: one account for each session."""
+"""The agents' spend and their limits, from the accounts of their sessions, which are read incrementally."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from harness.workspace.directories import Workspace
 
 
 class RecordedAccounts:
-    """The accounts of ledger/accounts.yaml, of which only what was appended is parsed."""
+    """The accounts of ledger/accounts.yaml; only appended records are parsed."""
 
     def __init__(self, workspace: Workspace, repo: Repo, branch: str) -> None:
         self._workspace, self._repo, self._branch = workspace, repo, branch
         self._content = b""
         self._recorded: dict[str, tuple[str, str, Spent]] = {}
-        """Account id -> run, worker and what it used."""
+        """Account id -> run, worker and usage."""
 
     def spent(self, run: str) -> tuple[Spent, dict[str, Spent]] | None:
-        """Return what a run used in all and by worker; None where it has no account."""
+        """Return the usage of a run in total and by worker; None without accounts."""
         self._read()
         # The planner moves an account from the kept ones to the dropped ones, so these are read second.
         accounts = unrecorded_accounts(self._workspace)
         accounts += accounts_set_aside(self._workspace, self._recorded.keys())
         by_id = {account.id: (account.run, account.worker, account.spent) for account in accounts} | self._recorded
-        of_run = [(worker, spent) for its_run, worker, spent in by_id.values() if its_run == run]
+        of_run = [(worker, spent) for account_run, worker, spent in by_id.values() if account_run == run]
         by_worker: dict[str, Spent] = {}
         for worker, spent in of_run:
             by_worker[worker] = by_worker.get(worker, Spent()) + spent
@@ -43,12 +43,12 @@ class RecordedAccounts:
         if content == self._content:
             return
         start = len(self._content)
-        if not content.startswith(self._content):  # rewritten by a person
+        if not content.startswith(self._content):  # a person has rewritten the file
             start, self._recorded = 0, {}
         for document in split(content, ACCOUNTS, start=start):
             try:
                 record = parse(document.raw, ACCOUNTS)
-            except LedgerError:  # `harness audit` names it
+            except LedgerError:  # `harness audit` reports it
                 continue
             account = str(record.get("run")), str(record.get("worker")), _spent(record)
             self._recorded[str(record.get("id"))] = account
@@ -65,13 +65,13 @@ def _spent(record: dict[str, Any]) -> Spent:
 def spending(
     config: Config, start: StartStatus | None, daemon: DaemonStatus | None, spent: tuple[Spent, dict[str, Spent]] | None
 ) -> Json:
-    """Return what was used of each limit, as JSON has it.
+    """Return the usage and the limits as JSON.
 
     Args:
-        config: limits of the whole run and of each worker.
-        start: limits of the last `harness start`, where its run is this one.
+        config: limits of the run and of each worker.
+        start: limits of the last `harness start`; None if its run was another one.
         daemon: counts the evaluations of that invocation.
-        spent: by the run in all and by worker; None where no agent used a model.
+        spent: usage of the run in total and by worker; None if no agent used a model.
     """
     total, by_worker = spent or (Spent(), {})
     overall = config.agent.overall
@@ -93,7 +93,10 @@ def spending(
         "rows": shown,
         "usd": None if spent is None else round(total.usd, 4),
         "worker_limit_usd": config.agent.per_worker.usd,
-        "workers": {name: {"usd": round(one.usd, 4), "tokens": one.tokens} for name, one in by_worker.items()},
+        "workers": {
+            name: {"usd": round(worker_spent.usd, 4), "tokens": worker_spent.tokens}
+            for name, worker_spent in by_worker.items()
+        },
     }
 
 

@@ -1,4 +1,4 @@
-"""Submissions that wait for a judge: tips of the run's branches whose solution has no evaluation yet."""
+"""Submissions that wait for a judge: tips of the run's branches whose solution has no evaluation."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from harness.ledger.candidates import CommittedCandidate, committed_candidates
 from harness.ledger.index import Index
 from harness.model.paths import parse_agent_branch, run_branches, solution_path
 
-_MOST = 30
+_MAX_SUBMISSIONS = 30
 
 
 class WaitingSubmissions:
-    """Reads each branch again only when it has moved.
+    """Finds the submissions without an evaluation; a branch is read again only if its tip has changed.
 
     Args:
         repo: the workspace's repository.
-        index: refreshed by the caller.
+        index: index of the ledger, refreshed by the caller.
         branch: the coordination branch.
-        run: whose branches.
-        target: whose solutions.
+        run: name of the run.
+        target: such as `cpu` or `h200`.
     """
 
     def __init__(self, repo: Repo, index: Index, *, branch: str, run: str, target: str) -> None:
@@ -29,7 +29,7 @@ class WaitingSubmissions:
         """Branch -> its newest candidate."""
 
     def submissions(self) -> list[CommittedCandidate]:
-        """Return those that wait, oldest first, at most thirty."""
+        """Return at most 30 waiting submissions, oldest first."""
         tips = self._repo.branches(run_branches(self._run))
         for branch, tip in tips.items():
             if self._tips.get(branch) != tip:
@@ -39,18 +39,20 @@ class WaitingSubmissions:
                     self._unjudged[branch] = candidate
         self._tips = tips
         self._unjudged = {
-            branch: one for branch, one in self._unjudged.items() if branch in tips and not self._judged(one)
+            branch: candidate
+            for branch, candidate in self._unjudged.items()
+            if branch in tips and not self._judged(candidate)
         }
-        return sorted(self._unjudged.values(), key=lambda candidate: candidate.at)[:_MOST]
+        return sorted(self._unjudged.values(), key=lambda candidate: candidate.at)[:_MAX_SUBMISSIONS]
 
     def _candidate(self, branch: str, tip: str) -> CommittedCandidate | None:
-        place = parse_agent_branch(branch)
-        tree = self._repo.tree_of(tip, solution_path(place.problem, self._target)) if place else None
-        if place is None or tree is None or self._is_judged(place.problem, tree):
+        agent_branch = parse_agent_branch(branch)
+        tree = self._repo.tree_of(tip, solution_path(agent_branch.problem, self._target)) if agent_branch else None
+        if agent_branch is None or tree is None or self._is_judged(agent_branch.problem, tree):
             return None
         base = self._tips.get(branch) or self._repo.tip(self._branch)
         candidates = committed_candidates(self._repo, branch, tip, base, self._target)
-        return next((one for one in reversed(candidates) if one.tree == tree), None)
+        return next((candidate for candidate in reversed(candidates) if candidate.tree == tree), None)
 
     def _judged(self, candidate: CommittedCandidate) -> bool:
         return self._is_judged(candidate.problem, candidate.tree)

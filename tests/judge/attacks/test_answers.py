@@ -222,7 +222,7 @@ STOLEN = (
         """,
         (Verdict.RUNTIME_ERROR,),
         prelude=EARLY,
-        says="inputs can only be read",
+        says="inputs are read-only",
     ),
     Attack(
         "inputs_changed_by_native_code",
@@ -243,7 +243,7 @@ STOLEN = (
         (Verdict.RUNTIME_ERROR,),
         language="cpp",
         prelude=CPP,
-        says="inputs can only be read",
+        says="inputs are read-only",
     ),
 )
 COARSE = (

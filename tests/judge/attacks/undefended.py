@@ -12,7 +12,7 @@ from collections.abc import Callable
 from harness.judge import __main__ as judge_process
 from harness.judge.devices import cpu
 from harness.judge.isolation import seccomp
-from harness.judge.isolation.process_freezer import Herd
+from harness.judge.isolation.process_freezer import SandboxProcesses
 
 _PAUSE_S = 0.02
 """Between the inputs and the start of the clock: longer than usual, so that the gain does not depend on the load."""
@@ -29,11 +29,11 @@ def trust_the_stop() -> None:
     """Allow POSIX timers, and take time where the judge would look again at a stop that was proved."""
     allow_timers()
 
-    def pause(_: Herd) -> None:
+    def pause(_: SandboxProcesses) -> None:
         time.sleep(_PAUSE_S)
 
-    Herd.check_still_stopped = pause  # type: ignore[assignment,method-assign]
-    Herd.proved_slices = None  # type: ignore[assignment]
+    SandboxProcesses.check_still_stopped = pause  # type: ignore[assignment,method-assign]
+    SandboxProcesses.proved_slices = None  # type: ignore[assignment]
 
 
 DEFENCES: dict[str, Callable[[], None]] = {"timers": allow_timers, "stop": trust_the_stop}

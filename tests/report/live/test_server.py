@@ -30,7 +30,7 @@ def test_nothing_is_answered_without_the_token() -> None:
             status, body = await served.get(path)
             assert (status, body) == (
                 403,
-                "Open the URL that `harness serve` printed: it carries the token that this page needs.\n",
+                "Open the URL that `harness serve` printed: it has the token that this page needs.\n",
             )
         name = access.cookie_name
         for wrong in (
@@ -260,7 +260,7 @@ def test_urls_can_be_opened_on_this_machine() -> None:
 def test_a_port_that_is_taken_names_the_fix() -> None:
     with listen("127.0.0.1", 0) as first, pytest.raises(ConfigurationError) as error:
         listen("127.0.0.1", first.getsockname()[1])
-    assert re.fullmatch(r"--port: port \d+ is taken by another program\n  harness serve --port 0 .*", str(error.value))
+    assert re.fullmatch(r"--port: port \d+ is used by another program\n  harness serve --port 0 .*", str(error.value))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.agents.solution_sync import lay_out, take_in
+from harness.agents.solution_sync import replace_with_copy, sync_solution
 from harness.errors import FormatError
 
 
@@ -34,13 +34,13 @@ def test_files_are_taken_over_and_what_is_gone_goes(written: Path, tmp_path: Pat
     (into / "kernel.cpp").mkdir()
     (written / "__pycache__").mkdir()
     (written / "__pycache__/x.pyc").write_text("x")
-    take_in(written, into)
+    sync_solution(written, into)
     assert names(into) == ["kernel.cpp", "sub/part.h"]
     assert (into / "kernel.cpp").read_text() == "int x;"
     (written / "sub/part.h").unlink()
-    take_in(written, into)
+    sync_solution(written, into)
     assert [path.name for path in into.rglob("*")] == ["kernel.cpp"]
-    lay_out(into, written)
+    replace_with_copy(into, written)
     assert names(written) == ["kernel.cpp"]
 
 
@@ -60,7 +60,7 @@ def test_links_and_special_files_are_refused_and_nothing_changes(written: Path, 
         case _:
             spot.symlink_to("nowhere")
     with pytest.raises(FormatError, match="sub/odd: is a link or a special file"):
-        take_in(written, tmp_path / "worktree")
+        sync_solution(written, tmp_path / "worktree")
     assert not (tmp_path / "worktree").exists()
 
 
@@ -68,20 +68,20 @@ def test_too_many_files_and_too_deep_ones_are_told_apart(written: Path, tmp_path
     deep = written / "/".join("abcdefghi")
     deep.mkdir(parents=True)
     (deep / "part.h").touch()
-    with pytest.raises(FormatError, match=r"a/b/c/d/e/f/g/h/i/part\.h: lies too deep"):
-        take_in(written, tmp_path / "worktree")
+    with pytest.raises(FormatError, match=r"a/b/c/d/e/f/g/h/i/part\.h: exceeds the limit of 8 directory levels"):
+        sync_solution(written, tmp_path / "worktree")
     shutil.rmtree(written / "a")
     for number in range(1000):
         (written / f"{number}.h").touch()
-    with pytest.raises(FormatError, match="is one file too many: a solution has 1000 at most"):
-        take_in(written, tmp_path / "worktree")
+    with pytest.raises(FormatError, match="exceeds the limit of 1000 files"):
+        sync_solution(written, tmp_path / "worktree")
 
 
 def test_too_much_is_refused(written: Path, tmp_path: Path) -> None:
     with (written / "large").open("wb") as file:
         file.truncate(1 << 40)  # sparse: reading it whole would not end
     with pytest.raises(FormatError, match="large: makes the solution larger than 16 MiB"):
-        take_in(written, tmp_path / "worktree")
+        sync_solution(written, tmp_path / "worktree")
 
 
 def test_a_file_that_turns_into_a_link_at_any_instant_leaks_nothing(written: Path, tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_a_file_that_turns_into_a_link_at_any_instant_leaks_nothing(written: Pat
             tried += 1
             into = tmp_path / f"into{tried % 4}"
             try:
-                take_in(written, into)
+                sync_solution(written, into)
             except FormatError:
                 continue
             taken += 1

@@ -1,0 +1,35 @@
+"""FlashInfer's decoding over a paged cache. Its plan depends on the lengths, so that each call plans."""
+
+import functools
+
+import flashinfer
+import torch
+
+
+@functools.cache
+def decoder(device):
+    workspace = torch.empty(128 << 20, dtype=torch.uint8, device=device)
+    return flashinfer.BatchDecodeWithPagedKVCacheWrapper(workspace, "NHD", use_tensor_cores=True)
+
+
+def page_lists(page_table, kv_lengths, page_size):
+    """The table as lists: where each sequence's begins, the pages, and the tokens in the last of each."""
+    counts = (kv_lengths + page_size - 1) // page_size
+    used = torch.arange(page_table.shape[1], device=page_table.device) < counts[:, None]
+    begins = torch.cat((torch.zeros_like(counts[:1]), counts.cumsum(0))).to(torch.int32)
+    return begins, page_table[used], kv_lengths - (counts - 1) * page_size
+
+
+def run(q, k_cache, v_cache, page_table, kv_lengths):
+    page_size, kv_heads, dim = k_cache.shape[1:]
+    wrapper = decoder(q.device)
+    wrapper.plan(
+        *page_lists(page_table, kv_lengths, page_size),
+        q.shape[1],
+        kv_heads,
+        dim,
+        page_size,
+        q_data_type=q.dtype,
+        kv_data_type=k_cache.dtype,
+    )
+    return wrapper.run(q, (k_cache, v_cache))

@@ -1,0 +1,212 @@
+"""Baselines that are measured on request: backends of attention, cuBLASLt, and files of `baselines/`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from harness.formats.problems import load_problem
+from harness.judge.baseline import baseline_runners, baselines
+from harness.judge.input_data.inputs import InputSource
+from harness.judge.reference import load_reference
+from harness.judge.requested_baselines import find_library_baseline, requested_variants
+from harness.judge.rounds import BaselineFailed
+from harness.judge.sides import Staged
+from harness.model.judging import MoreBaseline
+from harness.model.verdict import Verdict
+from harness.runner import reference
+from harness.workspace.blocking_judge import JudgeProcess
+from tests.judge.courtroom import SCALE, judge, write_cpp, write_problem
+from tests.judge.made import problem, tensor
+from tests.judge.test_baseline_variants import ADD, Slots, ThreeWorkloads
+
+ALL: tuple[MoreBaseline, ...] = (
+    "max_autotune", "cuda_graph", "sdpa_math", "sdpa_flash", "sdpa_efficient", "sdpa_cudnn", "cublaslt", "library",
+)  # fmt: skip
+ATTENTION = """
+import torch.nn.functional as F
+
+def run(x):
+    heads = x.view(1, 1, -1, 2)
+    return F.scaled_dot_product_attention(heads, heads, heads).flatten()
+"""
+LINEAR = "import torch\n\ndef run(x):\n    return torch.nn.functional.linear(x.view(2, 2), x.view(2, 2)).flatten()\n"
+FACTOR = "import torch\n\ndef run(x, factor):\n    return torch.mul(x, factor)\n"
+VECTOR = tensor("float32", "n")
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "expected"),
+    [
+        (ADD, "cpu", ()),
+        (ATTENTION, "cpu", ("sdpa_math", "sdpa_flash")),
+        (LINEAR, "cpu", ()),
+        (ADD, "h200", ("max_autotune", "cuda_graph")),
+        (
+            ATTENTION,
+            "h200",
+            ("max_autotune", "cuda_graph", "sdpa_math", "sdpa_flash", "sdpa_efficient", "sdpa_cudnn"),
+        ),
+        (LINEAR, "h200", ("max_autotune", "cuda_graph", "cublaslt")),
+    ],
+)
+def test_a_problem_has_the_variants_that_its_reference_and_the_device_allow(
+    source: str, target: str, expected: tuple[str, ...]
+) -> None:
+    made = problem({"x": VECTOR}, {"y": VECTOR}, source, {"n": 4})
+    assert requested_variants(made, target, ALL) == expected
+    assert requested_variants(made, target, ()) == ()
+
+
+@pytest.fixture
+def scale(tmp_path: Path) -> Path:
+    """A problem with a library baseline that can run here, a wrong one, and one whose library does not exist."""
+    root = write_problem(tmp_path)
+    (root / "baselines").mkdir()
+    (root / "baselines" / "torch_mul.py").write_text(FACTOR)
+    (root / "baselines" / "wrong.py").write_text(FACTOR.replace("factor)\n", "2 * factor)\n", 2))
+    (root / "baselines" / "absent.py").write_text(f"import no_such_library\n{FACTOR}")
+    return root
+
+
+def test_each_file_of_a_problem_is_a_variant(scale: Path) -> None:
+    made = load_problem(scale)
+    variants = requested_variants(made, "cpu", ("library",))
+    assert variants == ("library_absent", "library_torch_mul", "library_wrong")
+    assert find_library_baseline(made, "library_torch_mul").source == FACTOR
+    with pytest.raises(BaselineFailed, match=r"baselines/absent.py needs no_such_library: not installed"):
+        find_library_baseline(made, "library_absent")
+    with pytest.raises(BaselineFailed, match=r"baselines/other.py does not exist"):
+        find_library_baseline(made, "library_other")
+
+
+class Libraries(ThreeWorkloads):
+    """Runners of the reference and of libraries, of which one is not installed."""
+
+    def trusted(self, _: object, variant: str) -> ThreeWorkloads:
+        if variant == "library_absent":
+            raise BaselineFailed("not installed")
+        return self
+
+
+def test_a_library_that_is_missing_has_no_time_and_the_reason_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(baselines, "_variant", lambda *_: 1.0)
+    made = problem({"x": VECTOR}, {"y": VECTOR}, ADD, {"n": 4})
+    libraries: Any = Libraries({})
+    clock: Any = _Clock()
+    source = InputSource(made, reference=load_reference(made))
+    more = ("library_absent", "library_torch_mul")
+    bench = baselines.Bench(
+        "1", made, load_reference(made), source, clock, libraries, "baseline", lambda _: None, extra=more
+    )
+    assert bench.times() == {"w": {"eager": 1.0, "compile": 1.0, "library_absent": None, "library_torch_mul": 1.0}}
+    assert bench.missing == {"library_absent": "not installed"}
+
+
+class _Clock:
+    summed = None
+
+    def settle(self) -> None:
+        """Nothing disturbs this device."""
+
+    def memory(self, _: object) -> _Clock:
+        return self
+
+    capacity = 4
+
+
+def test_a_library_has_a_runner_of_its_own_and_forms_of_the_reference_share_one(
+    monkeypatch: pytest.MonkeyPatch, scale: Path, tmp_path: Path
+) -> None:
+    stage: Any = SimpleNamespace(stage=tmp_path, inside=str)
+    closed: list[str] = []
+
+    def load(_device: object, _runner: object, staged: Staged, *, trusted: bool) -> Any:
+        assert trusted
+        source = Path(str(staged.put(stage)["source"])).read_text()
+        return SimpleNamespace(source=source, close=lambda: closed.append(source))
+
+    monkeypatch.setattr(baseline_runners, "load", load)
+    device: Any = SimpleNamespace(runner=lambda *, trusted: trusted)
+    kept, made = baseline_runners.Opponents(device, tmp_path, "none"), load_problem(scale)
+    eager, library = kept.trusted(made, "eager"), kept.trusted(made, "library_torch_mul")
+    assert [getattr(side, "source", "") for side in (eager, library)] == [SCALE, FACTOR]
+    assert kept.trusted(made, "sdpa_math") is eager
+    assert kept.trusted(made, "library_torch_mul") is library
+    kept.drop(made, "library_torch_mul")
+    assert kept.trusted(made, "max_autotune") is eager
+    assert kept.trusted(made, "library_torch_mul") is not library
+    kept.close()
+    assert closed == [FACTOR, SCALE, FACTOR]
+
+
+@pytest.mark.slow
+def test_a_candidate_races_a_library_baseline(court: JudgeProcess, scale: Path, tmp_path: Path) -> None:
+    solution = write_cpp(tmp_path / "solution")
+    answer = judge(court, scale, solution, baseline={"n40000": "library_torch_mul"})
+    assert answer.verdict is Verdict.PASSED, answer.reason
+    assert answer.workloads[0].variant == "library_torch_mul"
+
+
+@pytest.mark.slow
+def test_library_baselines_are_measured_and_checked_against_the_reference(
+    court: JudgeProcess, scale: Path, tmp_path: Path
+) -> None:
+    answer = judge(court, scale, None, more_variants=("library",))
+    assert answer.verdict is Verdict.PASSED, answer.reason
+    times = answer.baselines["n40000"]
+    assert times["library_torch_mul"]
+    assert (times["library_wrong"], times["library_absent"]) == (None, None)
+    assert answer.environment.model_extra is not None
+    missing = answer.environment.model_extra["missing_baselines"]
+    assert missing["library_absent"] == "baselines/absent.py needs no_such_library: not installed"
+    assert "output `y`" in missing["library_wrong"]
+    raced = judge(court, scale, write_cpp(tmp_path / "solution"), baseline={"n40000": "library_wrong"})
+    assert raced.verdict is Verdict.INVALID_REFERENCE
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Iterator[Callable[[str], Any]]:
+    """Loads a reference into this process; PyTorch's backends are restored afterwards."""
+    cuda = torch.backends.cuda
+    names = ("flash", "mem_efficient", "math", "cudnn")
+    before = {name: getattr(cuda, f"{name}_sdp_enabled")() for name in names}
+
+    def loaded(source: str) -> Any:
+        file = tmp_path / "reference.py"
+        file.write_text(source)
+        return reference.load({"source": str(file), "entry": "run"})
+
+    yield loaded
+    for name, enabled in before.items():
+        getattr(cuda, f"enable_{name}_sdp")(enabled)
+
+
+def _operators(call: Callable[[int], Any]) -> set[str]:
+    with profile(activities=[ProfilerActivity.CPU]) as recorded:
+        call(1)
+    return {event.key for event in recorded.key_averages()}
+
+
+def test_each_variant_uses_its_backend_of_attention_only(load: Callable[[str], Any]) -> None:
+    prepare = load(ATTENTION)
+    math, flash = "aten::_scaled_dot_product_attention_math", "aten::_scaled_dot_product_flash_attention_for_cpu"
+    results = []
+    for variant, used in (("sdpa_math", {math}), ("sdpa_flash", {flash}), ("sdpa_math", {math}), ("eager", {flash})):
+        sets = Slots(variant)
+        sets.vectors = [torch.arange(4.0) + slot for slot in range(2)]
+        assert _operators(prepare(sets)) & {math, flash} == used
+        results.append(sets.results[1])
+    for result in results[1:]:
+        torch.testing.assert_close(result, results[0])
+
+
+def test_a_backend_that_cannot_compute_the_call_fails(load: Callable[[str], Any]) -> None:
+    with pytest.raises(RuntimeError, match="scaled_dot_product_attention"):
+        load(ATTENTION)(Slots("sdpa_cudnn"))(1)
