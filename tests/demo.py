@@ -45,8 +45,8 @@ def main() -> int:
     if code:
         return code
     configure()
-    what = f"two tuners and a planner, {options.minutes:g} minutes; each first baseline is compiled"
-    code = harness(what, *START, "--max-minutes", str(options.minutes))
+    title = f"two tuners and a planner, {options.minutes:g} minutes; each first baseline is compiled"
+    code = harness(title, *START, "--max-minutes", str(options.minutes))
     code = code or harness("check that the ledger is complete and unchanged", "audit")
     if code == 0:
         print(f"\nEverything is in {WORKSPACE}: `git log --all --graph`, `harness status`, `harness log`, ledger/.")

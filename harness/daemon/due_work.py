@@ -271,7 +271,7 @@ class DueWork:
         return self._outdated[target][1]
 
     def _find_outdated(self, target: str) -> Iterable[str]:
-        """Yield the problems with entries to measure again. Without such entries, no standings are computed."""
+        """Yield the problems with entries to measure again. Entries are read only if some have an older protocol."""
         if self._index.has_older_protocol(self._config.run, JUDGE_PROTOCOL):
             table = standings(self._index, known_problems(self._index), target, self._config.run)
             yield from (standing.problem for standing in table if standing.outdated)

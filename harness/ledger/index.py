@@ -167,8 +167,8 @@ class Index:
         """Return true if a run has entries of an earlier judge protocol.
 
         Args:
-            run: name of the run.
-            protocol: version of the judge protocol.
+            run: the run's name.
+            protocol: the present judge protocol.
         """
         return bool(self.query("SELECT 1 FROM entries WHERE run = ? AND judge_protocol < ? LIMIT 1", (run, protocol)))
 

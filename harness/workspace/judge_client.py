@@ -45,7 +45,7 @@ The judge's limit counts from the first round; the build before it may take 180 
 BASELINE_FACTOR = 15.0
 """A baseline request times every variant on every workload with each of the device's clocks, and compiles one first."""
 _MORE_FACTOR = 3.0
-"""For each kind of baseline that is measured on request: autotuning takes minutes, and so does compiling a library."""
+"""Factor for each kind of baseline measured on request: autotuning or compiling a library takes minutes."""
 FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 30.0
 ERROR_PREFIX = "harness judge: "
