@@ -1,4 +1,4 @@
-"""Check the measurable rules of docs/language.md: `python -m tests.language.check [PATH ...]`."""
+"""Check the measurable rules of plain language (CONTRIBUTING.md): `python -m tests.language.check [PATH ...]`."""
 
 from __future__ import annotations
 
