@@ -98,12 +98,12 @@ def test_a_checkout_that_lags_behind_is_said(workspace: Workspace) -> None:
     assert f"ledger/{PROBLEM}.yaml" in harness(workspace.root, "status").stdout
 
 
-def test_an_unreadable_index_is_made_anew_with_a_message(workspace: Workspace) -> None:
+def test_an_unreadable_index_is_rebuilt_with_a_message(workspace: Workspace) -> None:
     harness(workspace.root, "status")
     workspace.index_file.write_bytes(b"garbage" * 100)
     ran = harness(workspace.root, "status")
     assert ran.returncode == 0
-    assert "harness: the ledger's index could not be used (file is not a database): made anew" in ran.stderr
+    assert "harness: the ledger's index could not be used (file is not a database): rebuilt" in ran.stderr
     assert "1.46" in row_of(ran.stdout, PROBLEM)
 
 
