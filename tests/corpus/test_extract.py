@@ -67,7 +67,7 @@ def test_the_same_versions_give_the_same_files(
     extract(*forward, into=tmp_path)
     assert files(tmp_path) == expected != {}
     (tmp_path / "custom/gated_block/workload.jsonl").write_text("")
-    assert "gated_block (is there already, kept)" in extract(*forward, into=tmp_path).stderr
+    assert "gated_block (exists, not replaced)" in extract(*forward, into=tmp_path).stderr
     assert files(tmp_path) != expected
     extract(*forward, "--only", "gated_block", "--replace", into=tmp_path)
     assert files(tmp_path) == expected
