@@ -13,11 +13,11 @@ from harness.agents.prompt_tables import limit_classes, tensors, tolerances, wor
 from harness.model.assignment import Assignment
 from harness.model.config import Config
 from harness.model.device_description import DeviceDescription
+from harness.model.languages import prompted_languages
 from harness.model.paths import problem_path, solution_path
 from harness.model.problem import Problem
 
 PROMPTS = Path(__file__).parent / "prompts"
-_LANGUAGES_OF_GPU = ("cuda", "triton", "cute_dsl")
 _LONGEST_REFERENCE = 12_000
 _OF_POLICY = re.compile(r"(coverage|expected gain|stays|pinned to)\b")
 """Matches the reasons that the planner's policy gives for an assignment, which are of no use to an agent."""
@@ -36,7 +36,7 @@ def guides(config: Config, target: str) -> tuple[str, ...]:
         config: lists the allowed languages; an empty list allows all.
         target: such as `cpu` or `h200`.
     """
-    of_target = ("cpp", "pytorch") if target == "cpu" else _LANGUAGES_OF_GPU
+    of_target = prompted_languages("cpu" if target == "cpu" else "cuda")
     return tuple(name for name in of_target if not config.languages or name in config.languages) or of_target
 
 

@@ -28,8 +28,9 @@ from harness.ledger.index import Index
 from harness.model.config import Config
 from harness.model.entry import Entry, EntryDraft
 from harness.model.judging import JudgeAnswer, JudgeReady, JudgeRequest
+from harness.model.languages import Language
 from harness.model.problem import Problem
-from harness.model.solution import Language, Solution
+from harness.model.solution import Solution
 from harness.model.verdict import Verdict
 
 

@@ -7,13 +7,8 @@ from types import MappingProxyType
 from typing import Any
 
 from harness.errors import FormatError
-from harness.model.solution import PYTHON_LANGUAGES, ParamValue, Solution, macros
-
-_FAMILY = {"pytorch": "pytorch", "triton": "triton", "cute_dsl": "cute_dsl", "cuda_cpp": "cuda_cpp"}
-_WHY_NOT = {
-    "cuda": "a sealed CUDA kernel with a launch plan has no host function to call: write it as a `cuda_cpp` extension",
-    "cpp": "a C++ function for the CPU has no place there: SOL-ExecBench runs on GPUs",
-}
+from harness.model.languages import LANGUAGES, PYTHON_LANGUAGES
+from harness.model.solution import ParamValue, Solution, macros
 
 
 def solution_document(
@@ -44,9 +39,9 @@ def solution_document(
         FormatError: the format does not support the solution's language.
     """
     spec = solution.spec
-    language = _FAMILY.get(spec.language)
+    language = LANGUAGES[spec.language].exported_as
     if language is None:
-        raise FormatError(f"language {spec.language} cannot be exported: {_WHY_NOT[spec.language]}")
+        raise FormatError(f"language {spec.language} cannot be exported: {LANGUAGES[spec.language].no_export}")
     sources = {name: (solution.directory / name).read_text() for name in solution.sources}
     options: dict[str, Any] = {}
     if spec.language in PYTHON_LANGUAGES:

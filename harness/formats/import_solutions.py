@@ -17,7 +17,8 @@ from harness.formats.solutions import SOLUTION_NAME, dump_solution, load_solutio
 from harness.formats.source_lines import json_lines, parse_json
 from harness.formats.sources import path_errors
 from harness.model.axis_types import NonEmpty
-from harness.model.solution import Binding, CompileOptions, Language, SolutionSpec
+from harness.model.languages import Language
+from harness.model.solution import Binding, CompileOptions, SolutionSpec
 
 ExternalLanguage = Literal[
     "pytorch", "triton", "tlx", "cute_dsl", "cutile", "cudnn_frontend", "cutlass", "cudnn", "cublas", "cuda_cpp",

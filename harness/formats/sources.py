@@ -12,7 +12,8 @@ from harness.errors import FormatError
 from harness.formats.schema import located, shown
 from harness.formats.source_lines import Path as FieldPath
 from harness.model.axes import parse_python
-from harness.model.solution import PYTHON_LANGUAGES, SolutionSpec
+from harness.model.languages import PYTHON_LANGUAGES
+from harness.model.solution import SolutionSpec
 
 MAX_SOURCE_BYTES = 2**20
 MAX_TOTAL_BYTES = 4 * 2**20

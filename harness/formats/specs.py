@@ -9,20 +9,13 @@ from pathlib import PurePosixPath
 
 from harness.formats.schema import did_you_mean, quoted
 from harness.formats.source_lines import Path, field_name
+from harness.model.languages import LANGUAGES, PYTHON_LANGUAGES
 from harness.model.problem import Definition
-from harness.model.solution import PYTHON_LANGUAGES, Language, ParamValue, SolutionSpec
+from harness.model.solution import ParamValue, SolutionSpec
 
 FieldError = tuple[Path, str]
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_SUFFIXES: dict[Language, tuple[str, ...]] = {
-    "cpp": (".cpp", ".cc", ".cxx", ".c"),
-    "cuda": (".cu",),
-    "cuda_cpp": (".cu", ".cpp", ".cc", ".cxx"),
-    "pytorch": (".py",),
-    "triton": (".py",),
-    "cute_dsl": (".py",),
-}
 _CPP_WORDS = frozenset({
     "alignas", "alignof", "and", "and_eq", "asm", "auto", "bitand", "bitor", "bool", "break", "case", "catch",
     "char", "char16_t", "char32_t", "class", "compl", "const", "constexpr", "const_cast", "continue",
@@ -60,7 +53,7 @@ def check_fit(spec: SolutionSpec, definition: Definition) -> Iterator[FieldError
 
 
 def _entry(spec: SolutionSpec) -> Iterator[FieldError]:
-    file, function, suffixes = spec.file, spec.function, _SUFFIXES[spec.language]
+    file, function, suffixes = spec.file, spec.function, LANGUAGES[spec.language].suffixes
     pure = PurePosixPath(file)
     if spec.entry.count("::") != 1 or not file or not _IDENTIFIER.fullmatch(function):
         example = f"kernel{suffixes[0]}::run"

@@ -17,8 +17,8 @@ from harness.formats.solutions import load_solution
 from harness.git.repo import Repo, Submission
 from harness.model.champions import counts
 from harness.model.entry import Entry
+from harness.model.languages import Language
 from harness.model.paths import WORKTREE_FORM, parse_worktree_path, solution_path
-from harness.model.solution import Language
 from harness.workspace.directories import Workspace
 from harness.workspace.file_watch import FileWatch
 

@@ -8,8 +8,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 from harness.model.judging import MoreBaseline
+from harness.model.languages import Language
 from harness.model.paths import NAME_FORM, is_run
-from harness.model.solution import Language
 
 Positive = Annotated[int, Field(gt=0)]
 PositiveFloat = Annotated[float, Field(gt=0)]

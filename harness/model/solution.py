@@ -8,9 +8,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-Language = Literal["cuda", "triton", "cute_dsl", "pytorch", "cuda_cpp", "cpp"]
-PYTHON_LANGUAGES: frozenset[Language] = frozenset({"triton", "cute_dsl", "pytorch"})
-"""Languages whose entry is a Python function; the others' entry is a function of compiled code."""
+from harness.model.languages import Language
+
 ParamValue = int | float | str | bool
 Binding = Literal["tvm_ffi", "torch"]
 """Interface between Python and a compiled function: the ABI of TVM-FFI, or a torch extension."""

@@ -26,11 +26,11 @@ from . import wire
 from .shared_memory import HostWorkload, SharedMemory
 
 _LOADERS = {
-    "cpp": "cpp", "pytorch": "pytorch", "reference": "reference", "empty": "calibration_cpp",
-    "triton": "pytorch", "cute_dsl": "pytorch", "cuda": "sealed", "known": "calibration_cuda",
-    "cuda_cpp": "extension",
+    "cpp": "cpp", "cuda": "sealed", "cuda_cpp": "extension", "reference": "reference", "empty": "calibration_cpp",
+    "known": "calibration_cuda",
 }  # fmt: skip
-"""Language of a request to load -> module of this package whose `load` serves it."""
+"""Language of a request to load -> module of this package whose `load` serves it; `pytorch` serves other languages,
+which are Python functions."""
 _MAX_DESCRIPTORS = 64
 """File descriptors of one message: the placements of a workload on a device."""
 _times_passed: dict[str, int] = {}
@@ -103,7 +103,7 @@ class _Server:
             self.device = importlib.import_module(".cuda_line", __package__).CudaLine(message, descriptors)
         else:
             self.memory = SharedMemory.attach(descriptors, message["input_bytes"], message["output_bytes"])
-        loader = importlib.import_module(f".{_LOADERS[message['language']]}", __package__)
+        loader = importlib.import_module(f".{_LOADERS.get(message['language'], 'pytorch')}", __package__)
         self.solution = loader.load(message)
         failpoint("runner.loaded")
         overhead_ns = self.device.short_kernel_ns if self.device is not None else 0

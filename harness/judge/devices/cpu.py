@@ -38,8 +38,8 @@ from harness.judge.shared_memory import OutputPool, Region
 from harness.judge.steal_time import Steal
 from harness.model.config import SandboxKind
 from harness.model.judging import DeviceRecord
+from harness.model.languages import Language, languages_on
 from harness.model.problem import Problem
-from harness.model.solution import Language
 from harness.model.verdict import Trust, Verdict
 from harness.runner import wire
 from harness.workspace import timing_lock
@@ -90,7 +90,7 @@ class CpuDevice:
 
     target = "cpu"
     memory_on = torch.device("cpu")
-    languages: tuple[Language, ...] = ("cpp", "pytorch")
+    languages: tuple[Language, ...] = languages_on("cpu")
 
     def __init__(self, *, cache: Path, sandbox: SandboxKind) -> None:
         self._lock = take_device_lock("cpu", "cpu")

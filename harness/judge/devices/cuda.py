@@ -46,8 +46,8 @@ from harness.judge.runners import NoRoom, Runner, RunnerFailed, RunnerPlan, Stan
 from harness.judge.shared_memory import Region
 from harness.model.config import SandboxKind
 from harness.model.judging import DeviceRecord
+from harness.model.languages import Language, languages_on
 from harness.model.problem import Problem
-from harness.model.solution import Language
 from harness.model.verdict import Trust, Verdict
 from harness.runner import wire
 from harness.runner.device_memory import granularity
@@ -106,7 +106,7 @@ class CudaDevice:
     """One GPU, with the clock for candidates with host code; see the protocol `Device`."""
 
     memory_on = torch.device("cuda")
-    languages: tuple[Language, ...] = ("cuda", "triton", "pytorch", "cute_dsl", "cuda_cpp")
+    languages: tuple[Language, ...] = languages_on("cuda")
 
     def __init__(self, nvml: Nvml, lock: int, *, cache: Path, sandbox: SandboxKind) -> None:
         self._nvml, self._lock = nvml, lock

@@ -19,8 +19,8 @@ from harness.judge.input_data.layout import Layout
 from harness.judge.reference import Value
 from harness.judge.runners import Runner
 from harness.model.judging import DeviceRecord
+from harness.model.languages import Language
 from harness.model.problem import Problem
-from harness.model.solution import Language
 from harness.model.verdict import Trust
 
 T = TypeVar("T")
