@@ -107,7 +107,7 @@ format: $(VENV)/installed
 
 # The documentation as a site in build/site; a broken link or a missing page is an error.
 site: $(VENV)/site
-	DISABLE_MKDOCS_2_WARNING=true $(BIN)/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 # docs/diagrams/*.svg of changed sources; needs npm.
 diagrams: $(VENV)/installed browser

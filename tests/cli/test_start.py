@@ -57,7 +57,7 @@ def test_a_limit_is_met_exactly_and_everything_is_left_clean(site: Site) -> None
     assert branches == ["agents/main/w01/t/one", "agents/main/w02/t/one"]
     assert git(site.root, "status", "--porcelain") == ""
     assert "ended: 5 evaluations are made" in done.stdout
-    assert "t/one      100 us" in done.stdout
+    assert re.search(r"t/one +100 us", done.stdout), done.stdout
     site.no_strays()
     audit = site.call("audit")
     assert audit.returncode == 0, audit.stdout
