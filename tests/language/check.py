@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.language.rules import ALLOWED, LONGEST_SENTENCE, QUESTION_WORDS, VAGUE_NAMES, WORD_PATTERN
 
 ROOT = Path(__file__).parents[2]
-SOURCES = ("harness",)
+SOURCES = ("harness", "docs", "README.md", "CONTRIBUTING.md")
 # Samples for agents are in the style of solutions, and starter problems are data.
 EXCLUDED = ("harness/agents/docs", "harness/_starter", "harness/_problems")
 _PROSE = re.compile(r"\w \w")  # a string with at least two words is a message; others are keys and identifiers

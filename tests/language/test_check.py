@@ -57,7 +57,7 @@ def test_code_in_documents_is_not_checked(tmp_path: Path) -> None:
     assert [(violation.line, violation.rule) for violation in violations(page)] == [(7, "word `says`")]
 
 
-def test_the_package_follows_the_rules() -> None:
+def test_the_package_and_the_documentation_follow_the_rules() -> None:
     of_package = [
         str(violation) for file in files([ROOT / source for source in SOURCES]) for violation in violations(file)
     ]
