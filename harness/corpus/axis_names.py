@@ -12,9 +12,11 @@ _KEY = re.compile(
 _NO_SIZE = re.compile(r"token|_id$|layers|depth|dropout|position|version|blocks|num_return|per_tok|window|groups_")
 _SMALLEST = 5
 """Smallest size with a name; smaller ones, such as the number of colour channels, are written as digits."""
+_EXPERTS = ("num_experts", "n_routed_experts", "num_local_experts")
+_MIXTURE = re.compile(r"moe|expert|router", re.IGNORECASE)
+"""Classes in which a size that is both a number of experts and another one is the number of experts."""
 _FIRST = ("hidden_size", "d_model", "n_embd", "intermediate_size", "moe_intermediate_size", "vocab_size", "head_dim",
-          "num_attention_heads", "num_key_value_heads", "num_experts", "n_routed_experts",
-          "num_local_experts")  # fmt: skip
+          "num_attention_heads", "num_key_value_heads", *_EXPERTS)  # fmt: skip
 _OFTEN = {
     "n_embd": "hidden_size",
     "d_model": "hidden_size",
@@ -23,14 +25,20 @@ _OFTEN = {
 }
 
 
-def constant_names(config: Mapping[str, Any]) -> dict[int, str]:
-    """Size -> name of its constant axis, for the sizes that a configuration names; the most usual name wins."""
+def constant_names(config: Mapping[str, Any], class_name: str = "") -> dict[int, str]:
+    """Return the name of the constant axis of each size that a configuration names; the most usual name wins.
+
+    Args:
+        config: the model's configuration.
+        class_name: class of the module, which decides between names of one size.
+    """
     sizes: dict[str, int] = {}
     for key, value in _integers(config):
         if value >= _SMALLEST and _KEY.search(key) and not _NO_SIZE.search(key):
             sizes.setdefault(key, value)
     sizes |= {name: size for name, size in _derived(config, sizes).items() if name not in sizes}
-    ordered = [*(key for key in _FIRST if key in sizes), *(key for key in sizes if key not in _FIRST)]
+    first = (*_EXPERTS, *_FIRST) if _MIXTURE.search(class_name) else _FIRST
+    ordered = [*(key for key in first if key in sizes), *(key for key in sizes if key not in first)]
     names: dict[int, str] = {}
     for key in ordered:
         name = _OFTEN.get(key, key)

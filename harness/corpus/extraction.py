@@ -166,7 +166,7 @@ def _drafted(
     code = code_fingerprint(candidate.module, candidate.signature)
     if code in log.code:
         raise SkippedError(f"the same code as {log.code[code]}")
-    draft = _draft(export_module(candidate), constant_names(model.config))
+    draft = _draft(export_module(candidate), constant_names(model.config, class_name))
     if not _MIN_OPERATIONS <= len(draft.operations) <= _MAX_OPERATIONS:
         raise SkippedError(f"{len(draft.operations)} operations; expected {_MIN_OPERATIONS} to {_MAX_OPERATIONS}")
     text = facts_of(
@@ -216,7 +216,8 @@ def _backward_problems(
             return
         options.progress(f"{architecture.name}: backward of {item.key}")
         try:
-            for form, draft, verified in backward_drafts(item.draft, constant_names(model.config)):
+            constants = constant_names(model.config, type(item.draft.exported.candidate.module).__name__)
+            for form, draft, verified in backward_drafts(item.draft, constants):
                 key = f"{item.key}_backward" + ("_saved" if form == "saved" else "")
                 _check_new_graph(draft, key, log)
                 if count < MAX_PROBLEMS and options.only(key):

@@ -79,10 +79,48 @@ class _InWiderFloats(TorchFunctionMode):
         del types
         raised = [self._raise(value) for value in args]
         named = {name: self._raise(value) for name, value in (kwargs or {}).items()}
+        if getattr(func, "__name__", "") in _GROUPED_PRODUCTS and raised[0].dtype == torch.float64:
+            return _grouped_product(*raised, **named)
         return self._casts.get(func, func)(*raised, **named)
 
     def _raise(self, value: Any) -> Any:  # noqa: ANN401 - any argument of any function of torch
         return self._dtype if isinstance(value, torch.dtype) and value in _narrower(self._dtype) else value
+
+
+_GROUPED_PRODUCTS = frozenset({"grouped_mm", "_grouped_mm"})
+"""Functions of torch that have no kernel for float64 (2.13)."""
+
+
+def _grouped_product(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    offs: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """Return what `torch.nn.functional.grouped_mm` returns, by one product for each group.
+
+    A matrix operand is split into groups that end at `offs`: by rows if the other operand is a stack of matrices, else
+    along the summed dimension.
+    """
+    if offs is None:
+        product = a @ b
+    else:
+        ends = offs.tolist()
+        begins = [0, *ends[:-1]]
+        groups = list(enumerate(zip(begins, ends, strict=True)))
+        if a.dim() == b.dim():
+            product = torch.stack([a[:, begin:end] @ b[begin:end] for _, (begin, end) in groups])
+        elif a.dim() < b.dim():
+            product = a.new_zeros(a.shape[0], b.shape[2])
+            for group, (begin, end) in groups:
+                product[begin:end] = a[begin:end] @ b[group]
+        else:
+            product = a.new_zeros(a.shape[1], b.shape[1])
+            for group, (begin, end) in groups:
+                product[:, begin:end] = a[group] @ b[:, begin:end]
+    product = product if bias is None else product + bias
+    return product if out_dtype is None else product.to(out_dtype)
 
 
 def _narrower(dtype: torch.dtype) -> frozenset[torch.dtype]:

@@ -55,6 +55,12 @@ def test_constants_have_the_usual_name_of_a_configuration() -> None:
     assert constant_names(config) == {64: "hidden_size", 16: "num_attention_heads", 1000: "vocab_size"}
 
 
+def test_a_size_of_experts_and_of_heads_is_named_by_the_module() -> None:
+    config = {"hidden_size": 2048, "head_dim": 64, "n_routed_experts": 64, "num_attention_heads": 16}
+    assert constant_names(config, "DeepseekV2Moe")[64] == "n_routed_experts"
+    assert constant_names(config, "DeepseekV2Attention")[64] == "head_dim"
+
+
 def test_sizes_of_all_heads_together_have_names() -> None:
     config = {"hidden_size": 2560, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
               "intermediate_size": 900}  # fmt: skip

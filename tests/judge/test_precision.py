@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from harness.judge.input_data.inputs import InputSource
-from harness.judge.precision import Truth, find_truth, relative_error
+from harness.judge.precision import Truth, find_truth, outputs_in, relative_error
 from harness.judge.reference import Reference, Value, load_reference
 from harness.model.problem import Problem
 from tests.judge.made import problem, tensor
@@ -90,6 +90,31 @@ def test_every_way_to_name_a_precision_gives_float64(line: str) -> None:
     )
     _, _, _, truth = _truth(made)
     assert truth.outputs["out"].dtype == torch.float64
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "offsets"),
+    [((12, 8), (3, 8, 16), (4, 4, 12)), ((8, 12), (12, 16), (4, 4, 12)), ((3, 8, 16), (16, 12), (4, 4, 12)),
+     ((3, 4, 8), (3, 8, 16), None)],
+)  # fmt: skip
+def test_a_grouped_product_has_a_truth(a: tuple[int, ...], b: tuple[int, ...], offsets: tuple[int, ...] | None) -> None:
+    """Torch has no grouped product of float64."""
+    made = problem(
+        {"a": tensor("float32", *map(str, a)), "b": tensor("float32", *map(str, b))},
+        {"out": tensor("float32", *["8"] * 3)},
+        "import torch\nimport torch.nn.functional as F\ndef run(a, b):\n"
+        f"    offsets = {offsets}\n"
+        "    offsets = None if offsets is None else torch.tensor(offsets, dtype=torch.int32)\n"
+        "    return F.grouped_mm(a, b, offs=offsets)\n",
+        {},
+    )
+    generator = torch.Generator().manual_seed(5)
+    values = [torch.randn(shape, generator=generator) for shape in (a, b)]
+    offs = None if offsets is None else torch.tensor(offsets, dtype=torch.int32)
+    expected = torch.nn.functional.grouped_mm(*values, offs=offs)
+    (actual,) = outputs_in(torch.float64, load_reference(made), values).values()
+    assert actual.dtype == torch.float64
+    torch.testing.assert_close(actual.float(), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_the_judges_own_default_dtype_comes_back() -> None:

@@ -91,7 +91,7 @@ class OriginalModules:
 
     def _forward(self, provenance: Mapping[str, Any]) -> tuple[ProblemDraft, dict[int, str]]:
         model, candidates = self._built(str(provenance["architecture"]))
-        constants = constant_names(model.config)
+        constants = constant_names(model.config, str(provenance["module"]))
         for candidate in candidates:
             if candidate.path == provenance.get("path", "") and type(candidate.module).__qualname__ == str(
                 provenance["module"]
