@@ -351,7 +351,12 @@ def test_a_judge_killed_anywhere_leaves_a_cache_that_the_next_one_can_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     monkeypatch.setenv("HARNESS_LOCK_DIR", str(tmp_path / "locks"))
-    problem, solution = write_problem(tmp_path), write_cpp(tmp_path / "solution")
+    problem = write_problem(tmp_path)
+    if place == "judge.standby_taken":  # of a runner with torch, which C++ does not need
+        source = "import torch\ndef run(x, factor, y):\n    torch.mul(x, factor, out=y)\n"
+        solution = write_pytorch(tmp_path / "solution", source)
+    else:
+        solution = write_cpp(tmp_path / "solution")
     monkeypatch.setenv("HARNESS_FAILPOINT", place)
     with pytest.raises(ConfigurationError), judge_process("cpu", tmp_path / "cache", "bubblewrap") as killed:
         judge(killed, problem, solution)
