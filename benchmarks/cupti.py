@@ -19,6 +19,7 @@ from types import SimpleNamespace
 
 import torch
 from tabulate import tabulate
+from torch.autograd import DeviceType  # type: ignore[attr-defined] # documented, and not exported by its stub
 
 from harness.formats.problems import load_problem
 from harness.formats.solutions import load_solution
@@ -37,7 +38,7 @@ from harness.runner.wire import TRUSTED_KERNELS
 PROBLEMS = Path(__file__).parents[1] / "problems"
 _SCALARS = 1 << 20
 _MOST_BYTES = 2 << 30
-_ON_DEVICE = torch.autograd.DeviceType.CUDA
+_ON_DEVICE = DeviceType.CUDA
 Row = tuple[str, str, str]
 
 
