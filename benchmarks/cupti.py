@@ -1,10 +1,10 @@
-"""Do sealed readings agree with CUPTI's durations of the very same launches?
+"""Compare sealed readings with CUPTI's durations of the same launches.
 
     python -m benchmarks.cupti [--calls N]
 
-The trusted launcher calls each shipped solution that is one launch, on its smallest and its largest workload; torch's
-profiler, which reads CUPTI, watches a second run. Sealed: the median reading less what the judge subtracts
-for the event pair.
+The trusted launcher calls each shipped solution that consists of one launch, on its smallest and its largest workload.
+Torch's profiler, which reads CUPTI, traces a second run. The sealed reading is the median, from which the overhead of
+the event pair is subtracted as in the judge.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,10 +44,15 @@ Row = tuple[str, str, str]
 
 
 def agreement(calls: int = 32) -> Iterator[Row]:
-    """(what, what is allowed, what was seen) of each solution and workload."""
+    """Yield the workload, the largest allowed difference, and both readings, for each solution.
+
+    Args:
+        calls: number of calls of each workload.
+    """
     torch.zeros(1, device="cuda")
     with tempfile.TemporaryDirectory() as scratch:
         trusted = TrustedKernels(trusted_cubin(Path(scratch)))
+        sys.stdout.write(f"events around a kernel that times itself: {trusted.pair_overhead_us():.2f} us more\n")
         for file in sorted(PROBLEMS.glob("*/*/solutions/h200/solution.yaml")):
             solution = load_solution(file.parent)
             if solution.spec.language != "cuda" or len(solution.spec.launch) != 1:
@@ -56,12 +62,12 @@ def agreement(calls: int = 32) -> Iterator[Row]:
             for workload in _ends(problem):
                 sealed, traced = _both(trusted, problem, workload, built.plans[workload.uuid], built.directory, calls)
                 allowed = max(0.03 * traced, 0.3)
-                seen = f"{sealed:.2f} us, CUPTI {traced:.2f} us: {sealed - traced:+.2f}"
-                yield (f"{'/'.join(file.parts[-5:-3])} {_axes(workload)}", f"{allowed:.2f} us", seen)
+                text = f"{sealed:.2f} us, CUPTI {traced:.2f} us: {sealed - traced:+.2f}"
+                yield (f"{'/'.join(file.parts[-5:-3])} {_axes(workload)}", f"{allowed:.2f} us", text)
 
 
 def _ends(problem: Problem) -> list[Workload]:
-    ordered = sorted(problem.workloads, key=lambda each: layout_of(problem, each).io_bytes)
+    ordered = sorted(problem.workloads, key=lambda workload: layout_of(problem, workload).io_bytes)
     return [ordered[0], ordered[-1]]
 
 
@@ -72,7 +78,7 @@ def _axes(workload: Workload) -> str:
 def _both(
     trusted: TrustedKernels, problem: Problem, workload: Workload, plan: ResolvedPlan, built: Path, calls: int
 ) -> tuple[float, float]:
-    """Microseconds a call: sealed, and by CUPTI."""
+    """Return the microseconds of a call: the sealed reading, and CUPTI's."""
     layout = layout_of(problem, workload)
     stride = layout.input_stride + layout.output_stride
     calls = max(2, min(calls, _MOST_BYTES // stride))
@@ -98,14 +104,16 @@ def _both(
     sealed = statistics.median(sealed_us(work, calls)) - subtracted
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True) as profile:
         sealed_us(work, calls)
-    found = [(event.name, event.device_time) for event in profile.events() if event.device_type == _ON_DEVICE]
-    durations = [took for name, took in found if not name.startswith(("Mem", *TRUSTED_KERNELS))]
-    assert len(durations) == calls, f"{len(durations)} launches of {calls} calls: {sorted({name for name, _ in found})}"
+    events = [(event.name, event.device_time) for event in profile.events() if event.device_type == _ON_DEVICE]
+    durations = [duration for name, duration in events if not name.startswith(("Mem", *TRUSTED_KERNELS))]
+    assert len(durations) == calls, (
+        f"{len(durations)} launches of {calls} calls: {sorted({name for name, _ in events})}"
+    )
     return sealed, statistics.median(durations)
 
 
 def sealed_us(work: SealedWorkload, calls: int) -> list[float]:
-    """Durations of one call at each placement."""
+    """Return the microseconds of one call at each placement, from which nothing is subtracted."""
     return [work.run(placement) for placement in range(calls)]
 
 
@@ -114,7 +122,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--calls", type=int, default=32)
     options = parser.parse_args()
-    print(tabulate(list(agreement(options.calls)), headers=("solution, workload", "allowed", "seen")))
+    print(tabulate(list(agreement(options.calls)), headers=("solution, workload", "allowed", "sealed and CUPTI")))
 
 
 if __name__ == "__main__":
