@@ -49,14 +49,19 @@ extern "C" __global__ void rms(const unsigned short* x, const unsigned short* w,
 }
 """
 EXTENSION = (
-    "#include <c10/cuda/CUDAStream.h>\n#include <torch/extension.h>\n"
-    + KERNEL
+    KERNEL
     + """
-void run(torch::Tensor x, torch::Tensor w, torch::Tensor y) {
-    const auto words = [](torch::Tensor& tensor) { return static_cast<unsigned short*>(tensor.data_ptr()); };
-    rms<<<x.size(0), 256, 0, c10::cuda::getCurrentCUDAStream()>>>(words(x), words(w), words(y));
+#include <tvm/ffi/container/tensor.h>
+#include <tvm/ffi/extra/c_env_api.h>
+#include <tvm/ffi/function.h>
+
+void launch(tvm::ffi::TensorView x, tvm::ffi::TensorView w, tvm::ffi::TensorView y) {
+    const auto words = [](tvm::ffi::TensorView& tensor) { return static_cast<unsigned short*>(tensor.data_ptr()); };
+    const DLDevice device = x.device();
+    const auto stream = static_cast<cudaStream_t>(TVMFFIEnvGetStream(device.device_type, device.device_id));
+    rms<<<x.size(0), 256, 0, stream>>>(words(x), words(w), words(y));
 }
-PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("run", &run); }
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, launch)
 """
 )
 _CALLS = 60
@@ -74,7 +79,7 @@ def agreement(judge: JudgeProcess, root: Path) -> Iterator[Row]:
     solution = root / "extension"
     solution.mkdir()
     (solution / "main.cu").write_text(EXTENSION)
-    spec = {"entry": "main.cu::run", "language": "cuda_cpp", "binding": "torch"}
+    spec = {"entry": "main.cu::run", "language": "cuda_cpp", "binding": "tvm_ffi"}
     (solution / "solution.yaml").write_text(yaml.safe_dump(spec))
     for rows in ROWS:
         variant = {f"rows{rows}": "eager"}

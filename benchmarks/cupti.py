@@ -26,7 +26,7 @@ from harness.formats.problems import load_problem
 from harness.formats.solutions import load_solution
 from harness.judge.build.cuda_builder import build_cuda, trusted_cubin
 from harness.judge.devices.cuda_memory import CudaMemory, DeviceBatchedCopy
-from harness.judge.devices.cuda_sealed import MAX_EVENT_OVERHEAD_NS
+from harness.judge.devices.event_overhead import event_overhead_us
 from harness.judge.input_data.inputs import InputSource
 from harness.judge.input_data.layout import layout_of
 from harness.judge.shared_memory import Region
@@ -52,7 +52,9 @@ def agreement(calls: int = 32) -> Iterator[Row]:
     torch.zeros(1, device="cuda")
     with tempfile.TemporaryDirectory() as scratch:
         trusted = TrustedKernels(trusted_cubin(Path(scratch)))
-        sys.stdout.write(f"events around a kernel that times itself: {trusted.pair_overhead_us():.2f} us more\n")
+        overhead_us = event_overhead_us(trusted, trusted.short_kernel_us())
+        self_timed_us = trusted.pair_overhead_us()
+        sys.stdout.write(f"overhead of events: {overhead_us:.2f} us, by a self-timed kernel {self_timed_us:.2f} us\n")
         for file in sorted(PROBLEMS.glob("*/*/solutions/h200/solution.yaml")):
             solution = load_solution(file.parent)
             if solution.spec.language != "cuda" or len(solution.spec.launch) != 1:
@@ -61,6 +63,7 @@ def agreement(calls: int = 32) -> Iterator[Row]:
             built = build_cuda(problem, solution, cache_dir=Path(scratch), sandbox="bubblewrap")
             for workload in _ends(problem):
                 sealed, traced = _both(trusted, problem, workload, built.plans[workload.uuid], built.directory, calls)
+                sealed -= overhead_us
                 allowed = max(0.03 * traced, 0.3)
                 text = f"{sealed:.2f} us, CUPTI {traced:.2f} us: {sealed - traced:+.2f}"
                 yield (f"{'/'.join(file.parts[-5:-3])} {_axes(workload)}", f"{allowed:.2f} us", text)
@@ -78,7 +81,7 @@ def _axes(workload: Workload) -> str:
 def _both(
     trusted: TrustedKernels, problem: Problem, workload: Workload, plan: ResolvedPlan, built: Path, calls: int
 ) -> tuple[float, float]:
-    """Return the microseconds of a call: the sealed reading, and CUPTI's."""
+    """Return the microseconds of a call: between events, and by CUPTI."""
     layout = layout_of(problem, workload)
     stride = layout.input_stride + layout.output_stride
     calls = max(2, min(calls, _MOST_BYTES // stride))
@@ -100,8 +103,7 @@ def _both(
 
     work = SealedWorkload(trusted, functions, plan.as_json(), slots, place)
     sealed_us(work, calls)
-    subtracted = min(MAX_EVENT_OVERHEAD_NS / 1e3, trusted.pair_overhead_us())
-    sealed = statistics.median(sealed_us(work, calls)) - subtracted
+    sealed = statistics.median(sealed_us(work, calls))
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True) as profile:
         sealed_us(work, calls)
     events = [(event.name, event.device_time) for event in profile.events() if event.device_type == _ON_DEVICE]

@@ -32,6 +32,7 @@ from harness.formats.solutions import load_solution
 from harness.judge.build.cuda_builder import device_limits
 from harness.judge.build.toolkit import find_toolkit
 from harness.judge.correctness import Comparison, compare_all
+from harness.judge.devices.event_overhead import event_overhead_us
 from harness.judge.input_data.inputs import InputSource
 from harness.judge.input_data.layout import layout_of
 from harness.judge.reference import Reference, by_name, load_reference, torch_dtype
@@ -83,7 +84,7 @@ class Bench:
         self.calls = calls
         cubin, _ = compile_cuda(Path(nvrtc.__file__).with_name("trusted.cu"), list(TRUSTED_KERNELS), [])
         self.trusted = TrustedKernels(cubin)
-        self.overhead_us = self.trusted.pair_overhead_us()
+        self.overhead_us = event_overhead_us(self.trusted, self.trusted.short_kernel_us())
 
     def time(self, call: Callable[[], object]) -> float:
         """Return the median microseconds of a call after two warm-up calls; long calls are repeated less often."""
