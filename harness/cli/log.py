@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -60,7 +60,7 @@ def log(problem: str | None, *, run: str | None, number: int, as_json: bool) -> 
 def _for_scripts(row: Row, line: _LogLine) -> dict[str, Any]:
     from harness.model.weaknesses import for_scripts
 
-    fields = {name: value for name, value in asdict(row).items() if name != "weaknesses_text"}
+    fields = {name: value for name, value in row._asdict().items() if name != "weaknesses_text"}
     return {**fields, "weaknesses": for_scripts(line.row.weaknesses), "message": line.message}
 
 
@@ -77,9 +77,9 @@ def _line(index: Index, repo: Repo, row: Row) -> _LogLine:
     shown = row
     if cited is not None:
         numbers = ("speedup", "speedup_ci95_low", "speedup_ci95_high", "latency_us", "trust", "weaknesses_text")
-        shown = replace(row, **{name: getattr(cited, name) for name in numbers})
+        shown = row._replace(**{name: getattr(cited, name) for name in numbers})
     if row.kind == "baseline":
-        shown = replace(row, latency_us=row.baseline_us)
+        shown = row._replace(latency_us=row.baseline_us)
     return _LogLine(shown, " ".join(_message(index, repo, row).split()))
 
 

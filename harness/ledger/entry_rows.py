@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -33,8 +31,7 @@ _TIMES = ("latency_us", "baseline_us", "sol_us")
 _TIME = {name: re.compile(rb" " + name.encode() + rb": ([0-9.e+-]+)") for name in _TIMES}
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """An entry without its workloads. Fields that the entry's kind lacks are null."""
 
     problem: str
@@ -90,13 +87,8 @@ class Row:
 _OPTIONAL = ("cites", "judge_protocol", "verdict", "reason", "trust", "note", "answered_from")
 BaselineOf = Callable[[str, int | None], MeasurementFacts | None]
 """Returns the facts of the baseline entry of an entry, from the entry's kind and the `seq` that it cites."""
-ROW_FIELDS = tuple(field.name for field in fields(Row))
-_VALUES: Callable[[Row], tuple[Any, ...]] = attrgetter(*ROW_FIELDS)
-
-
-def row_values(row: Row) -> tuple[Any, ...]:
-    """Return a row's values in the order of the index' columns."""
-    return _VALUES(row)
+ROW_FIELDS = Row._fields
+"""Columns of the index that a row has."""
 
 
 def _unknown_baseline(kind: str, cites: int | None) -> MeasurementFacts | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import sqlite3
 import zlib
@@ -16,7 +17,8 @@ from harness.formats.ledger_documents import Document, hash_of, split
 from harness.formats.ledger_quick_parse import parse_quickly
 from harness.formats.ledger_versions import in_newest_format
 from harness.git.repo import Repo
-from harness.ledger.entry_rows import ROW_FIELDS, Row, row_of, row_values
+from harness.ledger.document_compression import DocumentCompressor, compress_all
+from harness.ledger.entry_rows import ROW_FIELDS, Row, row_of
 from harness.ledger.spool import Record, signature
 from harness.ledger.spool_news import SegmentPosition, read_news
 from harness.model.paths import LEDGER, parse_ledger_file
@@ -28,10 +30,9 @@ SCHEMA = "kernel-harness index 6"
 Progress = Callable[[int, int], None]
 """Called with the bytes of the ledger read so far, and the bytes to read."""
 
-Written = tuple[str, bytes]
-"""Hash of a document, and the document compressed."""
-
 _BATCH = 500
+_MANY_BYTES = 16_000_000
+"""Bytes of new documents from which another process compresses them."""
 _NOTHING = hashlib.sha256().hexdigest()
 _TYPES = dict.fromkeys(("seq", "cites", "answered_from", "judge_protocol", "passed", "of"), "INTEGER") | dict.fromkeys(
     ("speedup", "speedup_ci95_low", "speedup_ci95_high", "score", "baseline_us", "latency_us", "bound_us", "cost_s"),
@@ -96,8 +97,9 @@ def update(
     }
     news = read_news(workspace.spool, former_positions)
     state["tip"] = repo.tip(branch)
-    with ThreadPoolExecutor(2, thread_name_prefix="index-filling") as pool:
-        filling = _Filling(database, pool)
+    with contextlib.ExitStack() as stack:
+        pool = stack.enter_context(ThreadPoolExecutor(2, thread_name_prefix="index-filling"))
+        filling = _Filling(database, pool, stack)
         if database.execute("SELECT value FROM meta WHERE name = 'tip'").fetchone() != (state["tip"],):
             filling.branch(repo, branch, state["tip"], progress)
         filling.spool(news.records, complete=news.complete)
@@ -122,13 +124,14 @@ class _NewRow(NamedTuple):
 class _Filling:
     """One update's batch of rows, and messages about unusual events."""
 
-    def __init__(self, database: sqlite3.Connection, pool: ThreadPoolExecutor) -> None:
-        self._database, self._pool = database, pool
+    def __init__(self, database: sqlite3.Connection, pool: ThreadPoolExecutor, stack: contextlib.ExitStack) -> None:
+        self._database, self._pool, self._stack = database, pool, stack
+        self._compress: Callable[[list[bytes]], list[bytes]] = compress_all
         self._changed: set[str] = set()
         """Problems whose entries have changed."""
         self._rows: list[_NewRow] = []
-        self._packing: tuple[list[_NewRow], Future[list[Written]]] | None = None
-        """The last batch, in another thread: hashes and compression are a third of the work, without the GIL."""
+        self._compressing: tuple[list[_NewRow], Future[list[bytes]]] | None = None
+        """The last batch, whose documents another thread compresses."""
         self._cited: dict[tuple[str, int], int | None] = {}
         """(problem, seq) of an evaluation -> the `seq` of its baseline entry."""
         self._baselines: dict[tuple[str, int], MeasurementFacts | None] = {}
@@ -162,6 +165,8 @@ class _Filling:
             if file not in cut_off and (file not in former_files or former_files[file][0] != blob.id)
         }
         done, total = 0, sum(blob.bytes - int(former_files.get(file, (0, 0))[1]) for file, blob in changed.items())
+        if total >= _MANY_BYTES:
+            self._compress = self._stack.enter_context(DocumentCompressor()).compress
         whole = [
             file
             for file, blob in changed.items()
@@ -238,21 +243,22 @@ class _Filling:
             self._database.executemany("INSERT OR REPLACE INTO changes VALUES (?, ?)", rows)
 
     def write(self, *, wait: bool = False) -> None:
-        """Write the last batch, and pack the present one in another thread; with `wait`, write the present one too."""
-        last, self._packing = self._packing, None
+        """Write the last batch, and compress the present one in another thread; with `wait`, write that one too."""
+        last, self._compressing = self._compressing, None
         rows, self._rows = self._rows, []
+        documents = [row.raw for row in rows]
         if rows and not wait:
-            self._packing = rows, self._pool.submit(_packed, rows)
+            self._compressing = rows, self._pool.submit(self._compress, documents)
         if last is not None:
             self._insert(last[0], last[1].result())
         if rows and wait:
-            self._insert(rows, _packed(rows))
+            self._insert(rows, self._compress(documents))
 
-    def _insert(self, rows: Sequence[_NewRow], packed: Sequence[Written]) -> None:
-        entries = [(*row.values, digest, row.committed) for row, (digest, _) in zip(rows, packed, strict=True)]
-        bodies = [(row.problem, row.seq, body) for row, (_, body) in zip(rows, packed, strict=True)]
+    def _insert(self, rows: Sequence[_NewRow], bodies: Sequence[bytes]) -> None:
+        entries = [(*row.values, hash_of(row.raw), row.committed) for row in rows]
+        documents = [(row.problem, row.seq, body) for row, body in zip(rows, bodies, strict=True)]
         self._database.executemany(f"INSERT OR REPLACE INTO entries VALUES ({_MARKS})", entries)  # noqa: S608
-        self._database.executemany("INSERT OR REPLACE INTO documents VALUES (?, ?, ?)", bodies)
+        self._database.executemany("INSERT OR REPLACE INTO documents VALUES (?, ?, ?)", documents)
 
     def _add(self, problem: str, file: str, document: Document, *, committed: bool) -> None:
         key = (problem, document.seq)
@@ -275,7 +281,7 @@ class _Filling:
             self._baselines[problem, row.seq] = _facts(document.raw, where)
         self._changed.add(problem)
         short = map(short_id, (row.problem_digest, row.tree, row.source_hash, row.binary_hash))
-        values = (*row_values(row), *short)
+        values = (*row, *short)
         self._rows.append(_NewRow(problem, row.seq, values, int(committed), document.raw))
 
     def _baseline_of(self, problem: str, kind: str, cites: int | None) -> MeasurementFacts | None:
@@ -304,10 +310,6 @@ class _Filling:
         self._database.execute("DELETE FROM files WHERE file = ?", (file,))
         self._database.execute("DELETE FROM entries WHERE problem = ? AND committed = 1", (problem,))
         self._database.execute("DELETE FROM documents WHERE problem = ?", (problem,))
-
-
-def _packed(rows: Sequence[_NewRow]) -> list[Written]:
-    return [(hash_of(row.raw), zlib.compress(row.raw, 1)) for row in rows]
 
 
 def _facts(raw: bytes, where: str) -> MeasurementFacts | None:

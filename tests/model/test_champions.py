@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from harness.ledger.entry_rows import Row
@@ -28,7 +26,7 @@ ROW = Row(
 
 
 def measured(speedup_ci95_low: float | None, trust: str = "bounded", seq: int = 1, verdict: str = "PASSED") -> Row:
-    return replace(ROW, speedup_ci95_low=speedup_ci95_low, trust=trust, seq=seq, verdict=verdict)
+    return ROW._replace(speedup_ci95_low=speedup_ci95_low, trust=trust, seq=seq, verdict=verdict)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +73,7 @@ def test_entries_and_rows_have_the_same_order() -> None:
 
 
 def test_numbers_of_another_judge_protocol_do_not_count_and_never_stand_above_newer_ones() -> None:
-    old = replace(measured(9.0, seq=1), judge_protocol=JUDGE_PROTOCOL - 1)
+    old = measured(9.0, seq=1)._replace(judge_protocol=JUDGE_PROTOCOL - 1)
     new = measured(1.1, "launch-bound", seq=2)
     assert (counts(old), counts(new)) == (False, True)
     assert rank(new) > rank(old)
@@ -86,9 +84,9 @@ def test_numbers_of_another_judge_protocol_do_not_count_and_never_stand_above_ne
 
 
 def test_the_best_of_a_protocol_are_its_champion_and_runner_up_or_its_best_evaluation() -> None:
-    rows = [replace(measured(ci95_low, seq=seq), tree=tree) for seq, (ci95_low, tree) in enumerate(_TREES, 1)]
+    rows = [measured(ci95_low, seq=seq)._replace(tree=tree) for seq, (ci95_low, tree) in enumerate(_TREES, 1)]
     assert [row.seq for row in best_of(rows)] == [2, 4]
-    evaluations = [replace(row, kind="evaluation") for row in rows]
+    evaluations = [row._replace(kind="evaluation") for row in rows]
     assert [row.seq for row in best_of([rows[2], *evaluations])] == [2]
     assert best_of([measured(2.0, verdict="SUSPECT")]) == []
 
