@@ -16,7 +16,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TypeVar
 
@@ -29,10 +28,10 @@ from harness.git.repo import Repo
 from harness.ledger.upgrade import upgrade_ledger
 from harness.model.config import Config
 from harness.model.entry import stamp
-from harness.model.process_status import DaemonStatus, PlannerStatus, ProcessStatus, StartStatus, WorkerStatus
+from harness.model.process_status import ProcessStatus, StartStatus
+from harness.run_end import WORKER_PREFIX, Limits, Outcome, RunEnd, Snapshot
 from harness.workspace.directories import Workspace
 from harness.workspace.files import file_lock
-from harness.workspace.judge_client import judge_log_file
 from harness.workspace.log_files import limit_size
 from harness.workspace.status import (
     clear_statuses,
@@ -53,58 +52,8 @@ _KILLED_WITHIN_S = 5.0
 _RESTARTS = 5
 """A child process with more crashes in a row, each soon after its start, is not started again."""
 _BACK_OFF_S = 0.5
-_SETTLED_S = 3.0
-"""The run ends after this time without work for any process."""
-_WORKER = "worker-"
 
 _Status = TypeVar("_Status", bound=ProcessStatus)
-
-
-@dataclass(frozen=True)
-class Limits:
-    """The limits that end this invocation; None is no limit."""
-
-    max_evaluations: int | None = None
-    max_minutes: float | None = None
-    max_usd: float | None = None
-    """Limit of this invocation only; `agent.overall.usd` is the limit of the whole run."""
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """The status records of the running child processes; None for one that has not written its record yet."""
-
-    daemon: DaemonStatus | None
-    planner: PlannerStatus | None
-    workers: dict[str, WorkerStatus | None]
-    elapsed_s: float
-    messages: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The end of an invocation."""
-
-    reason: str
-    interrupted: bool = False
-    failure: ConfigurationError | None = None
-    """Failure that prevented all work: no judge became ready, all sessions failed, or a limit allowed no request."""
-
-
-@dataclass
-class _Progress:
-    """Progress of this invocation, including that of child processes that have ended since."""
-
-    evaluations: int = 0
-    judge_was_ready: bool = False
-    workers: dict[tuple[str, int], WorkerStatus] = field(default_factory=dict)
-    """(worker, pid) -> the last record of that process."""
-
-    def update(self, snapshot: Snapshot) -> None:
-        if snapshot.daemon is not None:
-            self.evaluations = max(self.evaluations, snapshot.daemon.evaluations_done)
-            self.judge_was_ready |= any(judge.became_ready for judge in snapshot.daemon.judges)
-        self.workers |= {(name, status.pid): status for name, status in snapshot.workers.items() if status is not None}
 
 
 def run_start(
@@ -199,7 +148,7 @@ def _children(
         ChildProcess("daemon", [*python, "daemon", *run, *devices, *evaluations, *metrics]),
         ChildProcess("planner", [*python, "planner", *run, "--target", target, *problems, *workers, *money]),
         *(
-            ChildProcess(f"{_WORKER}{name}", [*python, "worker", name, *run, "--target", target, *kind, *money])
+            ChildProcess(f"{WORKER_PREFIX}{name}", [*python, "worker", name, *run, "--target", target, *kind, *money])
             for name in worker_names(config.workers)
         ),
     ]
@@ -226,13 +175,14 @@ class _Supervisor:
         notices: Sequence[str] = (),
     ) -> None:
         self._workspace, self._record = workspace, record
-        self._limits, self._stop, self._show = limits, stop, show
+        self._stop, self._show = stop, show
         self._children = {child.name: child for child in children}
-        self._workers = {name.removeprefix(_WORKER): child for name, child in self._children.items() if _WORKER in name}
+        self._workers = {
+            name.removeprefix(WORKER_PREFIX): child for name, child in self._children.items() if WORKER_PREFIX in name
+        }
         self._since = time.monotonic()
-        self._idle_since: float | None = None
         self._messages: list[str] = list(notices)
-        self._progress = _Progress()
+        self._end = RunEnd(workspace, limits, self._workers)
 
     def run(self) -> Outcome:
         write_status(self._workspace, self._record)
@@ -242,7 +192,7 @@ class _Supervisor:
         while True:
             snapshot = self._look()
             self._show(snapshot)
-            outcome = self._why_end(snapshot)
+            outcome = self._end.outcome(snapshot, stopped=self._stop.is_set())
             if outcome is not None:
                 failpoint("supervisor.before_end")
                 return outcome
@@ -260,9 +210,7 @@ class _Supervisor:
         }
         of_parts = (*(daemon.messages if daemon else ()), *(planner.messages if planner else ()))
         messages = (*self._messages, *of_parts, *model_messages(self._workspace))
-        snapshot = Snapshot(daemon, planner, workers, time.monotonic() - self._since, messages)
-        self._progress.update(snapshot)
-        return snapshot
+        return Snapshot(daemon, planner, workers, time.monotonic() - self._since, messages)
 
     def _revive(self, child: ChildProcess) -> None:
         """Restart a child process that has ended unexpectedly.
@@ -289,80 +237,6 @@ class _Supervisor:
             child.start(self._workspace)
             failpoint("supervisor.part_restarted")
 
-    def _why_end(self, snapshot: Snapshot) -> Outcome | None:
-        if self._stop.is_set():
-            return Outcome("stopped", interrupted=True)
-        reason = self._limit_reached(snapshot)
-        if reason is None:
-            if not nothing_left(snapshot):
-                self._idle_since = None
-                return None
-            self._idle_since = self._idle_since or time.monotonic()
-            # The records must stay idle for a while: the daemon may not have detected the last submission yet.
-            if time.monotonic() - self._idle_since < _SETTLED_S:
-                return None
-            reason = out_of_budget(snapshot) or "nothing is left to try"
-        return Outcome(reason, failure=self._failure(snapshot))
-
-    def _limit_reached(self, snapshot: Snapshot) -> str | None:
-        minutes = self._limits.max_minutes
-        if minutes is not None and snapshot.elapsed_s >= minutes * 60:
-            return f"{minutes:g} minutes are over"
-        if snapshot.daemon is not None and snapshot.daemon.limit_reached:
-            return f"{self._limits.max_evaluations} evaluations are made"
-        return None
-
-    def _failure(self, snapshot: Snapshot) -> ConfigurationError | None:
-        """Return the failure that prevented all work; None if an evaluation or a session completed."""
-        if self._progress.evaluations:
-            return None
-        if not self._progress.judge_was_ready:
-            judge = snapshot.daemon.judges[0] if snapshot.daemon is not None and snapshot.daemon.judges else None
-            log = judge_log_file(self._workspace, judge.device) if judge else output_file(self._workspace, "daemon")
-            no_judge = (snapshot.daemon.paused if snapshot.daemon is not None else None) or "no daemon runs"
-            reason = (judge.failure or f"the judge of {judge.device} is {judge.state}") if judge else no_judge
-            return ConfigurationError(
-                f"no judge became ready within {snapshot.elapsed_s:.0f} s, so nothing was evaluated: {reason}",
-                where=str(log),
-                remedy="see that file; `harness doctor` checks what a judge needs",
-            )
-        if snapshot.daemon is not None and snapshot.daemon.paused:
-            return ConfigurationError(
-                f"this machine let no judge work, so nothing was evaluated: {snapshot.daemon.paused}"
-            )
-        return self._sessions_failed() or self._no_request_fits(snapshot)
-
-    def _sessions_failed(self) -> ConfigurationError | None:
-        """Return an error if sessions were started and all of them failed; a worker's crash is a failed session."""
-        records = self._progress.workers.values()
-        failed = sum(record.sessions_failed for record in records)
-        crashes = sum(child.crashes for child in self._workers.values())
-        if any(record.sessions_completed for record in records) or not failed + crashes:
-            return None
-        last = next(((record.worker, record.last_failure) for record in records if record.last_failure), None)
-        if last is None:
-            worker, child = next((name, child) for name, child in self._workers.items() if child.crashes)
-            last = worker, f"its process ended ({child.cause_of_end()}): {child.last_output()}"
-        return ConfigurationError(
-            f"every session failed ({failed + crashes} of {failed + crashes}), so nothing was evaluated. "
-            f"{last[0]}: {last[1]}",
-            where=str(self._workspace.logs / f"{_WORKER}{last[0]}.log"),
-            remedy="fix `agent` in harness.yaml, or what the message names; `harness doctor` checks what agents need",
-        )
-
-    def _no_request_fits(self, snapshot: Snapshot) -> ConfigurationError | None:
-        """Return an error if sessions were opened and the limits allowed no request of any of them."""
-        records = self._progress.workers.values()
-        reason = out_of_budget(snapshot)
-        paid = any(record.usd for record in records) or any(record.agent == "tuner" for record in records)
-        if reason is None or paid or not any(record.sessions_completed for record in records):
-            return None
-        return ConfigurationError(
-            f"no request to the model was made, so nothing was evaluated: {reason}",
-            where="--max-usd, or the limits of `agent` in harness.yaml",
-            remedy="raise the limit, or bound answers with agent.max_answer_tokens: a request reserves its longest one",
-        )
-
     def end(self) -> None:
         """End every child process: workers first, so that no work is added; the daemon last: it commits the ledger."""
         for group in ([*self._workers.values()], [self._children["planner"]], [self._children["daemon"]]):
@@ -379,33 +253,12 @@ def _written_by(child: ChildProcess, status: _Status | None) -> _Status | None:
     return status if own else None
 
 
-def nothing_left(snapshot: Snapshot) -> bool:
-    """Return whether every worker is idle without a row that it could work on, and the daemon has nothing to do."""
-    daemon, planner = snapshot.daemon, snapshot.planner
-    if daemon is None or planner is None or daemon.queued or daemon.current is not None:
-        return False
-    if not any(judge.became_ready for judge in daemon.judges):
-        return False  # the first judge is starting; the daemon ends with an error after its last attempt
-    rows = {row.worker: row.problem for row in planner.assignments if row.state != "paused"}
-    return all(status is not None and _is_done(status, rows.get(name)) for name, status in snapshot.workers.items())
-
-
-def out_of_budget(snapshot: Snapshot) -> str | None:
-    """Return the limit that ended a worker's sessions, or None."""
-    spent = (status for status in snapshot.workers.values() if status is not None and status.state == "spent")
-    return next((status.last_message for status in spent), None)
-
-
 def model_messages(workspace: Workspace) -> tuple[str, ...]:
     """Return messages about an unavailable model, which are shown long before sessions end or pause because of it."""
     state = api_backoff.read_backoff(workspace)
     if state.stopped:
         return (state.stopped,)
     return (f"{state.reason}: all workers wait and try again",) if state.wait_s() > 0 else ()
-
-
-def _is_done(worker: WorkerStatus, assigned: str | None) -> bool:
-    return worker.state == "spent" or (worker.state == "idle" and (assigned is None or assigned in worker.finished))
 
 
 def _wait(children: Sequence[ChildProcess]) -> None:

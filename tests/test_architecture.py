@@ -38,7 +38,7 @@ ALLOWED = {
     "agents": _ABOVE_THE_LEDGER,
     "report": _ABOVE_THE_LEDGER,
     "cli": {"", *_ABOVE_THE_LEDGER, *_BELOW_THE_COMMANDS},
-    "": {*_ABOVE_THE_LEDGER, "agents", "cli"},  # supervise.py and __main__.py
+    "": {*_ABOVE_THE_LEDGER, "agents", "cli"},  # supervise.py, run_end.py and __main__.py
 }
 # Small modules at the root of the package that anything but the runner may use.
 LEAVES = {"harness", "harness.errors", "harness.failpoints"}

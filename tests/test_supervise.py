@@ -14,7 +14,8 @@ import pytest
 from harness.agents.model_access import api_backoff
 from harness.model.assignment import Assignment
 from harness.model.process_status import DaemonStatus, JudgeStatus, PlannerStatus, WorkerStatus
-from harness.supervise import Snapshot, model_messages, nothing_left, out_of_budget
+from harness.run_end import Snapshot, nothing_left, out_of_budget
+from harness.supervise import model_messages
 from harness.workspace.status import read_worker_status
 from tests.agents.agents_site import environment
 from tests.scripted_model import Fail, scripted

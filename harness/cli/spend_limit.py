@@ -12,7 +12,7 @@ from harness.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from harness.model.config import Budget, Config
-    from harness.supervise import Limits
+    from harness.run_end import Limits
 
 _PAID = {"claude", "command"}
 _FIX = "harness start --max-usd 5, or agent: {overall: {usd: 100}} in harness.yaml"

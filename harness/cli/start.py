@@ -20,7 +20,7 @@ from harness.model.printable import printable
 if TYPE_CHECKING:
     from harness.ledger.standings import Standing
     from harness.model.config import Config
-    from harness.supervise import Limits, Outcome, Snapshot
+    from harness.run_end import Limits, Outcome, Snapshot
     from harness.workspace.directories import Workspace
 
 
@@ -87,7 +87,8 @@ def start(
     from harness.cli.process_commands import log_to_file
     from harness.cli.spend_limit import ask_for_a_limit
     from harness.errors import EXIT_INTERRUPTED
-    from harness.supervise import Limits, run_start
+    from harness.run_end import Limits
+    from harness.supervise import run_start
     from harness.workspace.configuration import load_config
     from harness.workspace.directories import Workspace
     from harness.workspace.run_result import recorded_result

@@ -20,7 +20,7 @@ from harness.errors import ConfigurationError
 from harness.model.entry import Entry
 from harness.model.process_status import WorkerStatus
 from harness.model.verdict import EntryKind
-from harness.supervise import Limits, Snapshot
+from harness.run_end import Limits, Snapshot
 from harness.workspace.configuration import load_config
 from harness.workspace.status import running_processes
 from tests.site import Site, git
