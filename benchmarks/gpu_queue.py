@@ -7,7 +7,7 @@ Parts: `triton` (3 workloads), `triton14` (14 workloads), `cuda` (a sealed solut
 
 The candidates of a part are submitted at once, after one that each judge has already judged: it measures the baselines
 and starts the runners. The time goes from the submission to the last entry, confirmations included. Run it with one
-visible GPU and with several, and compare the evaluations per minute.
+visible GPU and with several, and compare the evaluations per minute. An interrupt (SIGINT) prints the figures so far.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,12 +90,13 @@ def measure(workspace: Workspace, repo: Repo, part: str, target: str, count: int
     begin = time.perf_counter()
     for number, worktree in enumerate(worktrees):
         repo.commit_solution(worktree, key, target, f"Candidate {number}", {})
-    wait_until(
-        lambda: _entries(workspace, repo, key)["evaluation"] >= before["evaluation"] + count or None,
-        deadline_s=_DEADLINE_S,
-        what="all entries",
-    )
-    _wait_until_idle(workspace, judges + count)
+    with suppress(KeyboardInterrupt, TimeoutError):  # what is entered by then is the result
+        wait_until(
+            lambda: _entries(workspace, repo, key)["evaluation"] >= before["evaluation"] + count or None,
+            deadline_s=_DEADLINE_S,
+            what="all entries",
+        )
+        _wait_until_idle(workspace, judges + count)
     seconds = time.perf_counter() - begin
     after = _entries(workspace, repo, key)
     return Throughput(
