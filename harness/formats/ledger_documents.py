@@ -88,7 +88,12 @@ def field_of(raw: bytes, name: Literal["format", "seq", "prev", "at"]) -> str | 
 
 def hash_of(raw: bytes) -> str:
     """Return `sha256:…` of a document's exact bytes, which begin with its `---` line and end before the next one."""
-    return f"sha256:{hashlib.sha256(raw).hexdigest()}"
+    return document_hash(hashlib.sha256(raw).hexdigest())
+
+
+def document_hash(digest: str) -> str:
+    """Return the hash of a document as the ledger writes it, from the hexadecimal digits of its SHA-256."""
+    return f"sha256:{digest}"
 
 
 def render(document: Mapping[str, Any]) -> bytes:

@@ -1,4 +1,4 @@
-"""Compression of the index's documents, in a process of its own while many are added.
+"""Hashes and compression of the index's documents, in a process of its own while many are added.
 
 A thread cannot do it beside the thread that reads documents: it waits for the interpreter's lock after each document,
 up to 5 ms. This file is also the program of that process, so it imports only the standard library.
@@ -7,6 +7,7 @@ up to 5 ms. This file is also the program of that process, so it imports only th
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import marshal
 import socket
 import subprocess
@@ -14,15 +15,17 @@ import sys
 import zlib
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
+Compressed = tuple[str, bytes]
+"""SHA-256 of a document in hexadecimal digits, and the document compressed with zlib."""
 _LEVEL = 1
 _LENGTH_BYTES = 8
 
 
-def compress_all(documents: Sequence[bytes]) -> list[bytes]:
-    """Return each document compressed with zlib."""
-    return [zlib.compress(document, _LEVEL) for document in documents]
+def compress_all(documents: Sequence[bytes]) -> list[Compressed]:
+    """Return the hash and the compressed bytes of each document."""
+    return [(hashlib.sha256(document).hexdigest(), zlib.compress(document, _LEVEL)) for document in documents]
 
 
 class DocumentCompressor:
@@ -43,9 +46,9 @@ class DocumentCompressor:
     ) -> None:
         self._close()
 
-    def compress(self, documents: list[bytes]) -> list[bytes]:
-        """Return each document compressed. Call it from one thread at a time."""
-        compressed = None
+    def compress(self, documents: list[bytes]) -> list[Compressed]:
+        """Return the hash and the compressed bytes of each document. Call it from one thread at a time."""
+        compressed: list[Compressed] | None = None
         if self._process is not None:
             with contextlib.suppress(OSError):
                 _send(self._socket, documents)
@@ -62,14 +65,14 @@ class DocumentCompressor:
             process.wait()
 
 
-def _send(to: socket.socket, documents: list[bytes]) -> None:
-    content = marshal.dumps(documents)
+def _send(to: socket.socket, items: list[Any]) -> None:
+    content = marshal.dumps(items)
     to.sendall(len(content).to_bytes(_LENGTH_BYTES, "big"))
     to.sendall(content)
 
 
-def _receive(source: socket.socket) -> list[bytes] | None:
-    """Return the next list of documents; None when the other end is closed.
+def _receive(source: socket.socket) -> list[Any] | None:
+    """Return the next list of items; None when the other end is closed.
 
     Each message is one system call: a thread that reads in pieces waits for the interpreter's lock after each.
     """
@@ -78,8 +81,8 @@ def _receive(source: socket.socket) -> list[bytes] | None:
     content = source.recv(size, socket.MSG_WAITALL) if len(header) == _LENGTH_BYTES else b""
     if not content or len(content) < size:
         return None
-    documents: list[bytes] = marshal.loads(content)  # noqa: S302 - from this program's own process
-    return documents
+    items: list[Any] = marshal.loads(content)  # noqa: S302 - from this program's own process
+    return items
 
 
 def main() -> None:

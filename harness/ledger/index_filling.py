@@ -9,15 +9,15 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import astuple
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from typing import NamedTuple
 
 from harness.errors import LedgerError
-from harness.formats.ledger_documents import Document, hash_of, split
+from harness.formats.ledger_documents import Document, document_hash, split
 from harness.formats.ledger_quick_parse import parse_quickly
 from harness.formats.ledger_versions import in_newest_format
 from harness.git.repo import Repo
-from harness.ledger.document_compression import DocumentCompressor, compress_all
+from harness.ledger.document_compression import Compressed, DocumentCompressor, compress_all
 from harness.ledger.entry_rows import ROW_FIELDS, Row, row_of
 from harness.ledger.spool import Record, signature
 from harness.ledger.spool_news import SegmentPosition, read_news
@@ -70,6 +70,7 @@ CREATE INDEX waiting ON entries (committed) WHERE committed = 0;
 """Made after the first filling: one sort costs less than as many insertions."""
 
 
+@lru_cache(maxsize=4096)
 def short_id(text: str | None) -> int | None:
     """Return a digest or object id as 60 bits: columns `form` to `binary`, so that standings read fewer bytes."""
     return None if text is None else int(hashlib.sha256(text.encode()).hexdigest()[:15], 16)
@@ -126,12 +127,12 @@ class _Filling:
 
     def __init__(self, database: sqlite3.Connection, pool: ThreadPoolExecutor, stack: contextlib.ExitStack) -> None:
         self._database, self._pool, self._stack = database, pool, stack
-        self._compress: Callable[[list[bytes]], list[bytes]] = compress_all
+        self._compress: Callable[[list[bytes]], list[Compressed]] = compress_all
         self._changed: set[str] = set()
         """Problems whose entries have changed."""
         self._rows: list[_NewRow] = []
-        self._compressing: tuple[list[_NewRow], Future[list[bytes]]] | None = None
-        """The last batch, whose documents another thread compresses."""
+        self._compressing: tuple[list[_NewRow], Future[list[Compressed]]] | None = None
+        """The last batch, whose documents another thread hashes and compresses."""
         self._cited: dict[tuple[str, int], int | None] = {}
         """(problem, seq) of an evaluation -> the `seq` of its baseline entry."""
         self._baselines: dict[tuple[str, int], MeasurementFacts | None] = {}
@@ -254,11 +255,14 @@ class _Filling:
         if rows and wait:
             self._insert(rows, self._compress(documents))
 
-    def _insert(self, rows: Sequence[_NewRow], bodies: Sequence[bytes]) -> None:
-        entries = [(*row.values, hash_of(row.raw), row.committed) for row in rows]
-        documents = [(row.problem, row.seq, body) for row, body in zip(rows, bodies, strict=True)]
+    def _insert(self, rows: Sequence[_NewRow], documents: Sequence[Compressed]) -> None:
+        entries = [
+            (*row.values, document_hash(digest), row.committed)
+            for row, (digest, _) in zip(rows, documents, strict=True)
+        ]
+        bodies = [(row.problem, row.seq, body) for row, (_, body) in zip(rows, documents, strict=True)]
         self._database.executemany(f"INSERT OR REPLACE INTO entries VALUES ({_MARKS})", entries)  # noqa: S608
-        self._database.executemany("INSERT OR REPLACE INTO documents VALUES (?, ?, ?)", documents)
+        self._database.executemany("INSERT OR REPLACE INTO documents VALUES (?, ?, ?)", bodies)
 
     def _add(self, problem: str, file: str, document: Document, *, committed: bool) -> None:
         key = (problem, document.seq)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import signal
 import zlib
@@ -32,7 +33,9 @@ def command_line(pid: int) -> bytes:
 def test_documents_are_compressed_by_another_process_that_ends_with_the_block() -> None:
     with DocumentCompressor() as compressor:
         for _ in range(3):
-            assert [zlib.decompress(body) for body in compressor.compress(DOCUMENTS)] == DOCUMENTS
+            compressed = compressor.compress(DOCUMENTS)
+            assert [zlib.decompress(body) for _, body in compressed] == DOCUMENTS
+            assert [digest for digest, _ in compressed] == [hashlib.sha256(raw).hexdigest() for raw in DOCUMENTS]
         assert child_pid() is not None
     assert child_pid() is None
 
