@@ -14,7 +14,7 @@ def run(x, weight, out):
     honest(x, weight, out)
     hot[0] = 1
 """
-"""The clock lies about the call before it, and about no other: the baseline's time stays as it is."""
+"""The clock is wrong for the call before it, and for no other: the baseline's time stays as it is."""
 
 CLOCKS = (
     python(

@@ -1,4 +1,4 @@
-"""What is attacked on a GPU: three small problems, honest solutions of them, and the shape of an attack."""
+"""Three small problems for attacks on a GPU, honest solutions of them, and the class of an attack."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def write_problem(directory: Path, name: str) -> Path:
     """`directory/attacked/NAME` as a problem directory."""
     root, kind = directory / "attacked" / name, name.partition("_")[0]
     root.mkdir(parents=True)
-    tensors = {each: {"shape": shape, "dtype": "float32"} for each, shape in _SHAPES[kind].items()}
+    tensors = {tensor_name: {"shape": shape, "dtype": "float32"} for tensor_name, shape in _SHAPES[kind].items()}
     axes: dict[str, dict[str, Any]] = {"M": {"type": "var"}}
     axes |= {axis: {"type": "const", "value": size} for axis, size in _SIZES[kind].items()}
     out = tensors.pop("out")
@@ -41,7 +41,7 @@ def write_problem(directory: Path, name: str) -> Path:
         "name": name, "axes": axes, "inputs": tensors, "outputs": {"out": out}, "reference": _REFERENCES[kind],
     }  # fmt: skip
     (root / "definition.json").write_text(json.dumps(definition))
-    inputs = {given: {"type": "random"} for given in tensors}
+    inputs = {input_name: {"type": "random"} for input_name in tensors}
     lines = [
         {"uuid": f"{name}-{rows}", "axes": {"M": rows}, "inputs": inputs, "tolerance": {"max_atol": _ATOL[kind]}}
         for rows in _ROWS[name]
@@ -86,7 +86,7 @@ class Attack:
         main = "kernel.cu" if self.language in {"cuda", "cuda_cpp"} else "kernel.py"
         spec: dict[str, Any] = {"language": self.language, "entry": f"{main}::run"}
         if self.language == "cuda":
-            spec |= {"launch": [dict(one) for one in self.launch or (ROWS,)], "workspaces": dict(self.workspaces)}
+            spec |= {"launch": [dict(launch) for launch in self.launch or (ROWS,)], "workspaces": dict(self.workspaces)}
         else:
             spec["destination_passing"] = self.destination_passing
         if self.binding is not None:

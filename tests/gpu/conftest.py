@@ -1,4 +1,4 @@
-"""Both judges on the GPU, one of each a session; without a GPU every test here is skipped and says so."""
+"""Both judges on the GPU, one of each a session; without a GPU every test here is skipped with the reason."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _HERE = Path(__file__).parent
 
 
 def why_not() -> str | None:
-    """Why GPU tests cannot run here; asked without torch, which takes seconds."""
+    """Return the reason why GPU tests cannot run here, without importing torch, which takes seconds."""
     if shutil.which("nvidia-smi") is None or not list(Path("/dev").glob("nvidia[0-9]*")):
         return "no CUDA device here: neither nvidia-smi nor /dev/nvidia0"
     return None
@@ -99,8 +99,8 @@ class GpuCourts(Courts):
 def courts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GpuCourts]:
     directory = tmp_path_factory.mktemp("gpu-courts")
     locks, cache, home = (directory / name for name in ("locks", "cache", "home"))
-    for made in (locks, cache, home):
-        made.mkdir()
+    for place in (locks, cache, home):
+        place.mkdir()
     environment = {"HARNESS_LOCK_DIR": str(locks), "HOME": str(home)}
     options = ["--device", "cuda", "--cache", str(cache), "--sandbox", "bubblewrap"]
 

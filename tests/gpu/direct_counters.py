@@ -63,8 +63,8 @@ def triton(source: Path, rows: int) -> None:
 
 
 if __name__ == "__main__":
-    given, which = sys.argv[1:]
-    if given.endswith(".py"):
-        triton(Path(given), int(which))
+    path, workload_or_rows = sys.argv[1:]
+    if path.endswith(".py"):
+        triton(Path(path), int(workload_or_rows))
     else:
-        replay(Path(given), which)
+        replay(Path(path), workload_or_rows)

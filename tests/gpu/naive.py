@@ -118,10 +118,10 @@ def load_cuda(solution: Path, spec: dict[str, Any], sizes: dict[str, int]) -> Ca
         module = driver.load((Path(scratch) / "kernel.cubin").read_bytes())
         symbol = json.loads((Path(scratch) / "names.json").read_text())["symbols"][plan["kernel"]]
     function = driver.kernel(module, symbol)
-    kept = torch.zeros(64 << 20, dtype=torch.uint8, device="cuda") if spec["workspaces"] else None
+    workspace = torch.zeros(64 << 20, dtype=torch.uint8, device="cuda") if spec["workspaces"] else None
 
     def call(x: torch.Tensor, out: torch.Tensor) -> None:
-        pointers = [x.data_ptr(), out.data_ptr(), *([kept.data_ptr()] if kept is not None else [])]
+        pointers = [x.data_ptr(), out.data_ptr(), *([workspace.data_ptr()] if workspace is not None else [])]
         launch = {
             "grid": (x.shape[0], 1, 1), "block": (*plan["block"], 1, 1)[:3], "shared_bytes": 0, "cluster": None,
             "cooperative": False, "args": [{"kind": "value", "format": "Q", "value": at} for at in pointers],

@@ -38,7 +38,7 @@ _BY_DEFENCES = sorted((attack for attack in ATTACKS if attack.off), key=lambda a
 def test_gains_without_the_defence(attack: Attack, courts: GpuCourts) -> None:
     honest = courts.honest(attack)
     for _ in range(_MEASURED):
-        gained, usual = (courts.undefended(each, attack.off, max_judge_s=60.0) for each in (attack, honest))
+        gained, usual = (courts.undefended(case, attack.off, max_judge_s=60.0) for case in (attack, honest))
         assert usual.verdict is Verdict.PASSED, usual.reason
         assert gained.verdict is Verdict.PASSED, gained.reason
         if not attack.gains or speedup(gained) > _GAIN * speedup(usual):

@@ -63,8 +63,8 @@ def vectors(directory: Path, reference: str) -> Path:
     return root
 
 
-def measured(gpu: JudgeProcess, problem: Path, more: tuple[MoreBaseline, ...] = MORE) -> JudgeAnswer:
-    answer = courtroom.judge(gpu, problem, None, more_variants=more)
+def measured(gpu: JudgeProcess, problem: Path, variants: tuple[MoreBaseline, ...] = MORE) -> JudgeAnswer:
+    answer = courtroom.judge(gpu, problem, None, more_variants=variants)
     assert answer.verdict == "PASSED", answer.reason
     for clock, table in (("bounded", answer.baselines), ("sealed", answer.sealed_baselines)):
         sys.stdout.write(f"{problem.name} {clock}: {json.dumps(table)}\n")
@@ -73,8 +73,8 @@ def measured(gpu: JudgeProcess, problem: Path, more: tuple[MoreBaseline, ...] = 
 
 
 def missing(answer: JudgeAnswer, name: str) -> dict[str, Any]:
-    found: dict[str, Any] = (answer.environment.model_extra or {}).get(name, {})
-    return found
+    reasons: dict[str, Any] = (answer.environment.model_extra or {}).get(name, {})
+    return reasons
 
 
 def test_a_chain_of_short_launches_is_faster_as_a_graph(gpu: JudgeProcess, tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Counters on a GPU: a memory-bound CUDA, a compute-bound CUDA and a Triton kernel, against direct runs of ncu.
 
 `python -m pytest tests/gpu/test_counters.py -s` prints each report. Where the driver gives counters to administrators
-only, the tests show that the report says so.
+only, the tests show that the report states this.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What breaks gets its verdict, and the next candidate is judged as if nothing had been."""
+"""A fault gets its verdict, and the next candidate is judged as if nothing had happened."""
 
 # ruff: noqa: E501 - sources of solutions keep their lines
 from __future__ import annotations
@@ -55,12 +55,12 @@ def _reference_is_running(courts: GpuCourts) -> None:
     assert courts.real(HONEST["linear"], max_judge_s=60.0).verdict is Verdict.PASSED
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda each: each.name)
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_fault(fault: Attack, courts: GpuCourts) -> None:
     answer = courts.real(fault, max_judge_s=20.0)
     assert answer.verdict in fault.caught, answer.reason
     if fault.problem == "linear_twice":
-        assert [str(each.verdict) for each in answer.workloads] == ["PASSED", "RUNTIME_ERROR"]
+        assert [str(workload.verdict) for workload in answer.workloads] == ["PASSED", "RUNTIME_ERROR"]
     begin = time.monotonic()
     after = courts.real(HONEST["linear"], max_judge_s=60.0)
     assert after.verdict is Verdict.PASSED, after.reason

@@ -15,14 +15,14 @@ from harness.judge.__main__ import main
 from harness.judge.baseline.alone import time_baseline_alone
 from harness.judge.devices.cpu import CpuDevice
 
-_asked: list[float] = []
+_first_times_ns: list[float] = []
 
 
 def alone(*arguments: Any) -> tuple[float, ...]:
     """In the place of the judge's own: as a function of how often it was asked."""
-    fast = not _asked or os.environ.get("HARNESS_TEST_STILL_FAST") == "1"
+    fast = not _first_times_ns or os.environ.get("HARNESS_TEST_STILL_FAST") == "1"
     times_ns = time_baseline_alone(*arguments)
-    _asked.append(times_ns[0])
+    _first_times_ns.append(times_ns[0])
     return tuple(time_ns / (2 if fast else 1) for time_ns in times_ns)
 
 

@@ -59,7 +59,7 @@ def test_the_matched_ratio_lets_small_faults_go_and_reports_the_first_beyond_it(
 
 
 def test_one_percent_that_is_skipped_is_not_let_go() -> None:
-    """Theirs passes this: 99 % match. Ours says which rule it broke."""
+    """The rule of SOL-ExecBench passes this: 99 % match. Our reason names the broken rule."""
     expected = torch.randn(100, 1000)
     actual = expected.clone()
     actual[:, -9:] = 0.0

@@ -231,7 +231,7 @@ def test_a_rejected_metric_is_omitted(sample_problem: Problem, tmp_path: Path, m
         ),
         ("==WARNING== No kernels were profiled.", 0, "Nsight Compute found no launch", "ncu --version"),
         (
-            "==ERROR== Failed to profile: \x1b[31msecret text of somebody",
+            "==ERROR== Failed to profile: \x1b[31msecret text of another user",
             9,
             "Nsight Compute ended with code 9 and no counters",
             "nvidia-smi",

@@ -62,12 +62,12 @@ def test_an_unlisted_gpu_has_no_bound_until_it_is_measured(tmp_path: Path, monke
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     case = Case("double", {"x": "1024 float32"}, {"y": "1024 float32"}, "return x * 2", bytes=8192)
     problem = problem_of(case, tmp_path)
-    ours = Judge(_UnlistedGpu(), cache_dir=tmp_path, sandbox="none")  # type: ignore[arg-type]
-    why = ours.bounds(problem, problem.workloads[0])
-    assert isinstance(why, NoBoundError)
-    assert "`gb200` are neither listed nor measured" in why.message
-    assert why.remedy == MEASURE
+    gb200_judge = Judge(_UnlistedGpu(), cache_dir=tmp_path, sandbox="none")  # type: ignore[arg-type]
+    no_bound = gb200_judge.bounds(problem, problem.workloads[0])
+    assert isinstance(no_bound, NoBoundError)
+    assert "`gb200` are neither listed nor measured" in no_bound.message
+    assert no_bound.remedy == MEASURE
     store_rates(GB200, hardware_directory())
-    found = ours.bounds(problem, problem.workloads[0])
-    assert isinstance(found, Bounds)
-    assert found.is_measured
+    bounds = gb200_judge.bounds(problem, problem.workloads[0])
+    assert isinstance(bounds, Bounds)
+    assert bounds.is_measured

@@ -1,6 +1,6 @@
 """The whole judge on extensions without a GPU: the CPU stands in for it, and so does host code for device code.
 
-No device but a GPU takes `cuda_cpp`; here a judge's own process is told that its CPU does.
+No device but a GPU takes `cuda_cpp`; here a patched judge process takes it on its CPU.
 """
 
 from __future__ import annotations

@@ -145,7 +145,7 @@ def test_nothing_moves_while_it_is_stopped(tmp_path: Path, code: str, freezes: b
 
 
 def _all_beyond(region: Region, before: tuple[int, ...]) -> bool:
-    return all(now > then for now, then in zip(_counts(region), before, strict=True))
+    return all(count > count_before for count, count_before in zip(_counts(region), before, strict=True))
 
 
 def test_a_fork_bomb_is_given_up_on(tmp_path: Path) -> None:
@@ -266,16 +266,18 @@ def _is_refused(sandbox: SandboxProcesses) -> bool:
 def test_the_clock_does_not_start_for_a_sandbox_that_has_run(tmp_path: Path, judge_cache: Path, freezes: bool) -> None:
     native = load_native(judge_cache)
     assert native is not None
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with ours, theirs, _sandbox(_THREADS, tmp_path, freezes=freezes) as (sandbox, region):
+    client_socket, peer_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with client_socket, peer_socket, _sandbox(_THREADS, tmp_path, freezes=freezes) as (sandbox, region):
         sandbox.stop(5.0)
         proved, before = sandbox.proved_slices, _counts(region)
         assert proved is not None
-        exchange = partial(native.exchange, ours.fileno(), *sandbox.descriptors(), spin=False, within_s=0.05, record=24)
+        exchange = partial(
+            native.exchange, client_socket.fileno(), *sandbox.descriptors(), spin=False, within_s=0.05, record=24
+        )
         assert exchange(slices=proved + 1).refused
         assert _counts(region) == before
-        seen = exchange(slices=proved)
-        assert (seen.refused, seen.data) == (False, None), "it has run, and nothing came in time"
+        unanswered = exchange(slices=proved)
+        assert (unanswered.refused, unanswered.data) == (False, None), "it has run, and nothing came in time"
         wait_until(partial(_all_beyond, region, before), what="progress")
         assert exchange(slices=proved).refused, "it runs"
 
@@ -284,7 +286,7 @@ def test_a_process_that_ended_while_it_was_stopped_is_detected(tmp_path: Path) -
     with _sandbox(_THREADS, tmp_path) as (sandbox, _):
         sandbox.stop(5.0)
         os.kill(sandbox.runner, signal.SIGKILL)
-        wait_until(lambda: _gone(sandbox), what="its end")
+        wait_until(lambda: _has_ended(sandbox), what="its end")
         with pytest.raises(FreezeError, match="while it was stopped"):
             sandbox.check_still_stopped()
 
@@ -292,12 +294,12 @@ def test_a_process_that_ended_while_it_was_stopped_is_detected(tmp_path: Path) -
 def test_a_sandbox_that_ended_is_stopped(tmp_path: Path) -> None:
     code = "for place in range(4): struct.pack_into('<q', memory, 8 * place, 1)\n"
     with _sandbox(code, tmp_path) as (sandbox, _):
-        wait_until(lambda: _gone(sandbox), what="its end")
+        wait_until(lambda: _has_ended(sandbox), what="its end")
         sandbox.stop()
         sandbox.resume()
 
 
-def _gone(sandbox: SandboxProcesses) -> bool:
+def _has_ended(sandbox: SandboxProcesses) -> bool:
     try:
         return Path(f"/proc/{sandbox.runner}/stat").read_text().rpartition(") ")[2][0] in "ZX"
     except OSError:

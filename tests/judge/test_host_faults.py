@@ -71,14 +71,14 @@ def test_other_exceptions_are_defects(error: Exception) -> None:
 
 
 @pytest.fixture
-def made() -> Problem:
+def sample_problem() -> Problem:
     return problem(
         {"x": tensor("float32", "n")}, {"y": tensor("float32", "n")}, "def run(x):\n    return x\n", {"n": 7}
     )
 
 
 def test_a_compiler_that_compiles_nothing_is_no_compile_error(
-    made: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sample_problem: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken = tmp_path / "toolchain" / "bin" / "broken-c++"
     broken.parent.mkdir(parents=True)
@@ -88,17 +88,17 @@ def test_a_compiler_that_compiles_nothing_is_no_compile_error(
     builder.compiler.cache_clear()
     monkeypatch.setenv("CXX", str(broken))
     with pytest.raises(ConfigurationError, match="does not compile one function: error: no cc1plus"):
-        build_cpp(made, solution, cache_dir=tmp_path / "cache", sandbox="bubblewrap")
+        build_cpp(sample_problem, solution, cache_dir=tmp_path / "cache", sandbox="bubblewrap")
     monkeypatch.undo()
     builder.compiler.cache_clear()
     wrong = load_solution(write_cpp(tmp_path / "wrong", KERNEL + "no\n"))
     with pytest.raises(BuildFailed, match=r"kernel\.cpp:6:1: error"):
-        build_cpp(made, wrong, cache_dir=tmp_path / "cache", sandbox="bubblewrap")
+        build_cpp(sample_problem, wrong, cache_dir=tmp_path / "cache", sandbox="bubblewrap")
 
 
 @pytest.mark.parametrize("own_limit", [False, True, None])
 def test_a_compiler_that_the_kernel_ends_for_memory_of_the_machine_is_no_compile_error(
-    made: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_limit: bool | None
+    sample_problem: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_limit: bool | None
 ) -> None:
     """Only where the build's own group met no limit; without such a group it is unknown."""
     kills = iter(range(10**6))
@@ -107,7 +107,7 @@ def test_a_compiler_that_the_kernel_ends_for_memory_of_the_machine_is_no_compile
     spec = {"compile": {"flags": ["-wrapper", "/bin/sh,-c,kill -9 $$"]}}
     solution = load_solution(write_cpp(tmp_path / "solution", KERNEL, **spec))
     with pytest.raises(MemoryError if own_limit is False else BuildFailed, match=r"Killed|within its memory limit"):
-        build_cpp(made, solution, cache_dir=tmp_path / "cache", sandbox="bubblewrap")
+        build_cpp(sample_problem, solution, cache_dir=tmp_path / "cache", sandbox="bubblewrap")
 
 
 def test_a_candidate_that_meets_its_own_limit_is_told_from_a_machine_without_memory(
@@ -124,15 +124,15 @@ def test_a_candidate_that_meets_its_own_limit_is_told_from_a_machine_without_mem
         assert innocent.was_killed_for_others() == (limited is not None)
 
 
-def test_a_full_disk_is_no_compile_error(made: Problem, tmp_path: Path) -> None:
+def test_a_full_disk_is_no_compile_error(sample_problem: Problem, tmp_path: Path) -> None:
     solution = load_solution(write_cpp(tmp_path / "solution"))
     with required_small_disk(tmp_path / "disk", "128k"):
         fill(tmp_path / "disk")
         with pytest.raises(OSError, match="No space left on device") as raised:
-            build_cpp(made, solution, cache_dir=tmp_path / "disk", sandbox="bubblewrap")
+            build_cpp(sample_problem, solution, cache_dir=tmp_path / "disk", sandbox="bubblewrap")
         assert isinstance(host_fault(raised.value), HostFaultError)
         (tmp_path / "disk" / "filling").unlink()
-        assert build_cpp(made, solution, cache_dir=tmp_path / "disk", sandbox="bubblewrap").path.is_file()
+        assert build_cpp(sample_problem, solution, cache_dir=tmp_path / "disk", sandbox="bubblewrap").path.is_file()
 
 
 def fill(disk: Path) -> None:
@@ -195,6 +195,6 @@ def test_a_real_judge_without_compiler_or_disk_says_so_and_works_again(
         assert isinstance(lost, JudgeLost)
         assert lost.cause == "host"
         assert lost.error.splitlines() == ["no C++ compiler", "  apt-get install g++"]
-        answered = outcome(cache, log, request)
-        assert isinstance(answered, RequestAnswered)
-        assert answered.answer.verdict is Verdict.PASSED, answered.answer.reason
+        recovered = outcome(cache, log, request)
+        assert isinstance(recovered, RequestAnswered)
+        assert recovered.answer.verdict is Verdict.PASSED, recovered.answer.reason

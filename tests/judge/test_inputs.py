@@ -264,7 +264,7 @@ def test_refill_writes_in_place_at_the_speed_of_memory() -> None:
         {"y": tensor("float32", "R", "C")},
         "def run(x, eps):\n    return x\n",
         {"R": 256, "C": 4096},
-        given={"eps": {"type": "scalar", "value": 1e-5}},
+        input_sources={"eps": {"type": "scalar", "value": 1e-5}},
     )
     source = InputSource(sample_problem)
     into = {"x": torch.empty(256, 4096), "eps": torch.empty((), dtype=torch.float64)}
@@ -291,7 +291,7 @@ def test_scalars_are_python_numbers_of_their_kind() -> None:
         {"y": tensor("float32", "B")},
         "def run(x, n, flag, alpha):\n    return x\n",
         _SIZES,
-        given={"n": {"type": "scalar", "value": 7}, "flag": {"type": "scalar", "value": True}},
+        input_sources={"n": {"type": "scalar", "value": 7}, "flag": {"type": "scalar", "value": True}},
     )
     values = InputSource(sample_problem).draw(sample_problem.workloads[0])
     assert values["n"] == 7
@@ -328,7 +328,7 @@ def test_custom_inputs_come_from_the_problems_own_function_and_are_checked() -> 
     inputs = {"x": tensor("float32", "B"), "n": {"dtype": "int32", "shape": None}}
     sources = {name: {"type": "custom"} for name in inputs}
     outputs = {"y": tensor("float32", "B")}
-    sample_problem = problem(inputs, outputs, reference, _SIZES, given=sources, entrypoint="make")
+    sample_problem = problem(inputs, outputs, reference, _SIZES, input_sources=sources, entrypoint="make")
     source = InputSource(sample_problem)
     state = torch.get_rng_state()
     first, second = (source.draw(sample_problem.workloads[0])["x"] for _ in range(2))
@@ -339,7 +339,7 @@ def test_custom_inputs_come_from_the_problems_own_function_and_are_checked() -> 
     into = {"x": torch.empty(64), "n": torch.empty((), dtype=torch.int64)}
     source.refill(sample_problem.workloads[0], into)
     assert int(into["n"]) == 3
-    bad = problem(inputs, outputs, reference, _SIZES, given=sources, entrypoint="wrong")
+    bad = problem(inputs, outputs, reference, _SIZES, input_sources=sources, entrypoint="wrong")
     with pytest.raises(
         InvalidReferenceError, match=r"input `x` is torch.float32 \(2,\); expected torch.float32 \(64,\)"
     ):
@@ -363,7 +363,7 @@ def test_safetensors_are_read_from_the_problem_and_the_data_root_only(tmp_path: 
         {"y": tensor("bfloat16", "B")},
         "def run(x):\n    return x\n",
         _SIZES,
-        given={"x": {"type": "safetensors", "path": "t.safetensors", "tensor_key": "key"}},
+        input_sources={"x": {"type": "safetensors", "path": "t.safetensors", "tensor_key": "key"}},
         directory=root,
     ).model_copy(update={"data_root": data})
     drawn = InputSource(sample_problem).draw(sample_problem.workloads[0])["x"]

@@ -80,7 +80,7 @@ def _rarely(*values: object) -> ParameterSet:
 
 
 @pytest.mark.parametrize(
-    ("source", "verdict", "said"),
+    ("source", "verdict", "reason_part"),
     [
         ("#error no\n" + KERNEL, Verdict.COMPILE_ERROR, "kernel.cpp:1:2: error: #error no"),
         _rarely('extern "C" void scale() { undefined(); }', Verdict.COMPILE_ERROR, "kernel.cpp:1"),
@@ -96,11 +96,11 @@ def _rarely(*values: object) -> ParameterSet:
     ],
 )
 def test_what_cpp_does_wrong_is_a_verdict(
-    court: JudgeProcess, tmp_path: Path, source: str, verdict: Verdict, said: str
+    court: JudgeProcess, tmp_path: Path, source: str, verdict: Verdict, reason_part: str
 ) -> None:
     answer = judge(court, write_problem(tmp_path), write_cpp(tmp_path / "solution", source))
     assert answer.verdict is verdict, answer.reason
-    assert said in str(answer.reason)
+    assert reason_part in str(answer.reason)
     if verdict is not Verdict.COMPILE_ERROR:
         assert str(answer.reason).startswith("workload n40000: ")
     assert [workload.verdict for workload in answer.workloads] == [verdict]
@@ -108,7 +108,7 @@ def test_what_cpp_does_wrong_is_a_verdict(
 
 
 @pytest.mark.parametrize(
-    ("source", "spec", "verdict", "said"),
+    ("source", "spec", "verdict", "reason_part"),
     [
         _rarely(
             "def run(x, factor, y):\n    raise ValueError('no such thing')\n",
@@ -146,12 +146,12 @@ def test_what_cpp_does_wrong_is_a_verdict(
     ],
 )
 def test_what_python_does_wrong_is_a_verdict(
-    court: JudgeProcess, tmp_path: Path, source: str, spec: dict[str, bool], verdict: Verdict, said: str
+    court: JudgeProcess, tmp_path: Path, source: str, spec: dict[str, bool], verdict: Verdict, reason_part: str
 ) -> None:
     solution = write_pytorch(tmp_path / "solution", source, **spec)
     answer = judge(court, write_problem(tmp_path), solution, max_judge_s=20.0 if "while True" in source else 120.0)
     assert answer.verdict is verdict, answer.reason
-    assert said in str(answer.reason)
+    assert reason_part in str(answer.reason)
 
 
 @pytest.mark.slow
@@ -204,7 +204,7 @@ def test_a_short_call_is_said_to_be_launch_bound(court: JudgeProcess, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("reference", "said"),
+    ("reference", "reason_part"),
     [
         ("def run(x, factor):\n    raise KeyError('gone')\n", "gone"),
         _rarely("def run(x, factor):\n    return x[1:]\n", "declared"),
@@ -212,11 +212,11 @@ def test_a_short_call_is_said_to_be_launch_bound(court: JudgeProcess, tmp_path: 
     ],
 )
 def test_a_broken_reference_is_the_problems_fault(
-    court: JudgeProcess, tmp_path: Path, reference: str, said: str
+    court: JudgeProcess, tmp_path: Path, reference: str, reason_part: str
 ) -> None:
     answer = judge(court, write_problem(tmp_path, reference=reference), write_cpp(tmp_path / "solution"))
     assert answer.verdict is Verdict.INVALID_REFERENCE
-    assert said in str(answer.reason)
+    assert reason_part in str(answer.reason)
 
 
 def test_a_candidate_can_be_raced_against_the_problems_own_baseline(court: JudgeProcess, tmp_path: Path) -> None:
@@ -242,12 +242,12 @@ def _descendants(pid: int) -> set[int]:
             with contextlib.suppress(OSError):
                 fields = (directory / "stat").read_text().rpartition(") ")[2].split()
                 parents[int(directory.name)] = int(fields[1])
-    found, grown = {pid}, True
+    pids, grown = {pid}, True
     while grown:
-        new = {child for child, parent in parents.items() if parent in found} - found
+        new = {child for child, parent in parents.items() if parent in pids} - pids
         grown = bool(new)
-        found |= new
-    return found - {pid}
+        pids |= new
+    return pids - {pid}
 
 
 @pytest.mark.slow
@@ -256,10 +256,10 @@ def test_one_judge_holds_the_device_and_nothing_outlives_it(tmp_path: Path, monk
     with judge_process("cpu", tmp_path / "cache", "bubblewrap") as first:
         with pytest.raises(ConfigurationError, match="held by another judge"):
             JudgeProcess("cpu", tmp_path / "cache", "bubblewrap")
-        held = [os.pidfd_open(pid) for pid in _descendants(first.pid)]
-        assert held
+        pidfds = [os.pidfd_open(pid) for pid in _descendants(first.pid)]
+        assert pidfds
         os.kill(first.pid, signal.SIGKILL)
-        for descriptor in held:
+        for descriptor in pidfds:
             wait_until(lambda fd=descriptor: _ended(fd), what="the end of a killed judge's runners")  # type: ignore[misc]
             os.close(descriptor)
     with judge_process("cpu", tmp_path / "cache", "bubblewrap") as second:
@@ -408,34 +408,36 @@ def test_the_way_to_a_runner_is_short(court: JudgeProcess) -> None:
 @pytest.mark.serial
 def test_a_solution_is_as_fast_as_itself(court: JudgeProcess, tmp_path: Path) -> None:
     intervals = _against_itself(court, tmp_path / "first", 3)
-    if sum(low <= 1.0 <= high for low, high in intervals) < 2:  # one in a hundred honest runs
+    if sum(ci95_low <= 1.0 <= ci95_high for ci95_low, ci95_high in intervals) < 2:  # one in a hundred honest runs
         intervals += _against_itself(court, tmp_path / "second", 6)
-        assert sum(low <= 1.0 <= high for low, high in intervals) >= 6, intervals
+        assert sum(ci95_low <= 1.0 <= ci95_high for ci95_low, ci95_high in intervals) >= 6, intervals
 
 
 @pytest.mark.slow
 @pytest.mark.serial
 def test_twenty_times_itself(court: JudgeProcess, tmp_path: Path) -> None:
     intervals = _against_itself(court, tmp_path, 20)
-    assert sum(low <= 1.0 <= high for low, high in intervals) >= 16, intervals
-    assert all((high - low) / 2 <= 0.2 for low, high in intervals), "wider on a busy machine, but never without bound"
+    assert sum(ci95_low <= 1.0 <= ci95_high for ci95_low, ci95_high in intervals) >= 16, intervals
+    assert all((ci95_high - ci95_low) / 2 <= 0.2 for ci95_low, ci95_high in intervals), (
+        "wider on a busy machine, but never without bound"
+    )
 
 
 @pytest.mark.parametrize(
-    ("source", "said"),
+    ("source", "reason_part"),
     [
         ("void scale() {}", "baseline/ is in cuda_cpp, which does not run on the device cpu"),
         ("", "baseline/ is malformed: "),
     ],
 )
 def test_a_baseline_that_cannot_run_here_is_the_problems_fault(
-    court: JudgeProcess, tmp_path: Path, source: str, said: str
+    court: JudgeProcess, tmp_path: Path, source: str, reason_part: str
 ) -> None:
     problem = write_problem(tmp_path)
     write_cpp(problem / "baseline", source, language="cuda_cpp")
     answer = judge(court, problem, write_cpp(tmp_path / "solution"), baseline={"n40000": "baseline"})
     assert answer.verdict is Verdict.INVALID_REFERENCE
-    assert said in str(answer.reason)
+    assert reason_part in str(answer.reason)
 
 
 @pytest.mark.slow
@@ -446,7 +448,9 @@ def test_a_request_of_another_protocol_ends_the_judge_with_the_fix(
     process = JudgeProcess("cpu", tmp_path / "cache", "bubblewrap")
     with contextlib.closing(process), pytest.raises(ConfigurationError) as refused:
         judge(process, write_problem(tmp_path), None, protocol=JUDGE_PROTOCOL + 1)
-    other, ours = JUDGE_PROTOCOL + 1, JUDGE_PROTOCOL
-    expected = f"the client uses judge protocol {other}, and this process uses judge protocol {ours}"
+    client_protocol, judge_protocol = JUDGE_PROTOCOL + 1, JUDGE_PROTOCOL
+    expected = (
+        f"the client uses judge protocol {client_protocol}, and this process uses judge protocol {judge_protocol}"
+    )
     assert refused.value.message == f"a request on stdin: {expected}"
     assert refused.value.remedy == PROTOCOL_FIX

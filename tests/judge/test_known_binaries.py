@@ -28,7 +28,7 @@ SEALED = 'extern "C" __global__ void run(const float* x, float* y) { y[threadIdx
 
 
 @pytest.fixture
-def made() -> Problem:
+def sample_problem() -> Problem:
     reference = "def run(x):\n    return x\n"
     return problem({"x": tensor("float32", "n")}, {"y": tensor("float32", "n")}, reference, {"n": 7})
 
@@ -43,21 +43,21 @@ def write_sealed(tmp_path: Path, source: str = SEALED, grid: int = 1) -> Path:
     return directory
 
 
-def staged(made: Problem, tmp_path: Path, source: str = SEALED, grid: int = 1) -> Staged:
+def staged(sample_problem: Problem, tmp_path: Path, source: str = SEALED, grid: int = 1) -> Staged:
     solution = load_solution(write_sealed(tmp_path, source, grid))
-    return stage_solution(made, solution, cache_dir=tmp_path / "cache", sandbox="bubblewrap")
+    return stage_solution(sample_problem, solution, cache_dir=tmp_path / "cache", sandbox="bubblewrap")
 
 
 def test_formatting_and_names_do_not_change_what_is_compiled_and_launches_do(
-    made: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sample_problem: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cuda_builder, "architecture", lambda: "sm_90a")
-    first = staged(made, tmp_path).binary
+    first = staged(sample_problem, tmp_path).binary
     assert first is not None
     renamed = SEALED.replace("*x", "*input").replace("float* x", "float* input").replace("x[thr", "input[thr")
-    assert staged(made, tmp_path, f"// a comment\n{renamed}\n").binary == first
-    assert staged(made, tmp_path, grid=2).binary != first
-    assert staged(made, tmp_path, SEALED.replace("AXIS_n", "2")).binary != first
+    assert staged(sample_problem, tmp_path, f"// a comment\n{renamed}\n").binary == first
+    assert staged(sample_problem, tmp_path, grid=2).binary != first
+    assert staged(sample_problem, tmp_path, SEALED.replace("AXIS_n", "2")).binary != first
 
 
 def resources(tmp_path: Path) -> Any:
@@ -82,7 +82,7 @@ def resources(tmp_path: Path) -> Any:
 
 @pytest.mark.parametrize("verdict", [Verdict.PASSED, Verdict.INCORRECT_NUMERICAL])
 def test_a_sealed_candidate_whose_code_is_known_is_only_built(
-    made: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verdict: Verdict
+    sample_problem: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verdict: Verdict
 ) -> None:
     directory = write_sealed(tmp_path)
 
@@ -94,7 +94,7 @@ def test_a_sealed_candidate_whose_code_is_known_is_only_built(
             solution_dir=str(directory), known_binaries={"sha256:b": verdict},
         )  # fmt: skip
         reference: Any = None
-        return Evaluation(resources(tmp_path), request, made, reference, lambda _: None).run()
+        return Evaluation(resources(tmp_path), request, sample_problem, reference, lambda _: None).run()
 
     answer = run({"n": {}})
     assert (answer.verdict, answer.measured, answer.binary, answer.workloads) == (verdict, False, "sha256:b", ())

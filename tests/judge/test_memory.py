@@ -24,8 +24,8 @@ def test_what_a_runner_wrote_reaches_no_other() -> None:
 def test_memory_is_taken_for_all_before_any_of_it_is_used() -> None:
     pool = OutputPool(3 * mmap.PAGESIZE + 1)
     assert pool.bytes == 4 * mmap.PAGESIZE
-    held = {os.fstat(pool.lend().descriptor).st_blocks * 512 for _ in range(5)}
-    assert held == {pool.bytes}
+    allocated_bytes = {os.fstat(pool.lend().descriptor).st_blocks * 512 for _ in range(5)}
+    assert allocated_bytes == {pool.bytes}
 
 
 def test_no_page_of_it_is_a_huge_one() -> None:

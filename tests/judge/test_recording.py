@@ -36,8 +36,8 @@ CUBIN = b"\x7fELF" + bytes(60)
 
 
 def record(*steps: dict[str, Any], cubins: tuple[bytes, ...] = (CUBIN,), **changes: Any) -> memoryview:
-    told = {"steps": steps, "workspaces": {"w0": 64}, "cubins": [len(cubin) for cubin in cubins], **changes}
-    header = json.dumps(told).encode()
+    fields = {"steps": steps, "workspaces": {"w0": 64}, "cubins": [len(cubin) for cubin in cubins], **changes}
+    header = json.dumps(fields).encode()
     return memoryview(struct.pack("<q", len(header)) + header + b"".join(cubins) + bytes(4096))
 
 
@@ -56,7 +56,7 @@ def test_what_it_says_against_itself_is_the_reason() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "reason_part"),
     [
         (memoryview(bytes(4096)), "malformed: : Invalid JSON"),
         (memoryview(struct.pack("<q", -5) + bytes(4096)), "malformed: : Invalid JSON"),
@@ -85,10 +85,10 @@ def test_what_it_says_against_itself_is_the_reason() -> None:
         (record(LAUNCH, cubins=()), "a kernel that it does not contain"),
     ],
 )
-def test_a_malformed_record_is_refused_in_words(data: memoryview, said: str) -> None:
+def test_a_malformed_record_is_refused_in_words(data: memoryview, reason_part: str) -> None:
     with pytest.raises(NotRecorded) as refused:
         parse(data, LAYOUT)
-    assert said in str(refused.value)
+    assert reason_part in str(refused.value)
 
 
 def test_a_record_that_promises_more_than_there_is_is_refused() -> None:

@@ -59,9 +59,9 @@ VECTOR = tensor("float32", "n")
 def test_a_problem_has_the_variants_that_its_reference_and_the_device_allow(
     source: str, target: str, expected: tuple[str, ...]
 ) -> None:
-    made = problem({"x": VECTOR}, {"y": VECTOR}, source, {"n": 4})
-    assert requested_variants(made, target, ALL) == expected
-    assert requested_variants(made, target, ()) == ()
+    sample_problem = problem({"x": VECTOR}, {"y": VECTOR}, source, {"n": 4})
+    assert requested_variants(sample_problem, target, ALL) == expected
+    assert requested_variants(sample_problem, target, ()) == ()
 
 
 @pytest.fixture
@@ -76,14 +76,14 @@ def scale(tmp_path: Path) -> Path:
 
 
 def test_each_file_of_a_problem_is_a_variant(scale: Path) -> None:
-    made = load_problem(scale)
-    variants = requested_variants(made, "cpu", ("library",))
+    sample_problem = load_problem(scale)
+    variants = requested_variants(sample_problem, "cpu", ("library",))
     assert variants == ("library_absent", "library_torch_mul", "library_wrong")
-    assert find_library_baseline(made, "library_torch_mul").source == FACTOR
+    assert find_library_baseline(sample_problem, "library_torch_mul").source == FACTOR
     with pytest.raises(BaselineFailed, match=r"baselines/absent.py needs no_such_library: not installed"):
-        find_library_baseline(made, "library_absent")
+        find_library_baseline(sample_problem, "library_absent")
     with pytest.raises(BaselineFailed, match=r"baselines/other.py does not exist"):
-        find_library_baseline(made, "library_other")
+        find_library_baseline(sample_problem, "library_other")
 
 
 class Libraries(ThreeWorkloads):
@@ -97,13 +97,21 @@ class Libraries(ThreeWorkloads):
 
 def test_a_library_that_is_missing_has_no_time_and_the_reason_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(baselines, "_variant", lambda *_: 1.0)
-    made = problem({"x": VECTOR}, {"y": VECTOR}, ADD, {"n": 4})
+    sample_problem = problem({"x": VECTOR}, {"y": VECTOR}, ADD, {"n": 4})
     libraries: Any = Libraries({})
     clock: Any = _Clock()
-    source = InputSource(made, reference=load_reference(made))
-    more = ("library_absent", "library_torch_mul")
+    source = InputSource(sample_problem, reference=load_reference(sample_problem))
+    extra_variants = ("library_absent", "library_torch_mul")
     bench = baselines.Bench(
-        "1", made, load_reference(made), source, clock, libraries, "baseline", lambda _: None, extra=more
+        "1",
+        sample_problem,
+        load_reference(sample_problem),
+        source,
+        clock,
+        libraries,
+        "baseline",
+        lambda _: None,
+        extra=extra_variants,
     )
     assert bench.times() == {"w": {"eager": 1.0, "compile": 1.0, "library_absent": None, "library_torch_mul": 1.0}}
     assert bench.missing == {"library_absent": "not installed"}
@@ -134,15 +142,15 @@ def test_a_library_has_a_runner_of_its_own_and_forms_of_the_reference_share_one(
 
     monkeypatch.setattr(baseline_runners, "load", load)
     device: Any = SimpleNamespace(runner=lambda *, trusted: trusted)
-    kept, made = baseline_runners.Opponents(device, tmp_path, "none"), load_problem(scale)
-    eager, library = kept.trusted(made, "eager"), kept.trusted(made, "library_torch_mul")
+    opponents, sample_problem = baseline_runners.Opponents(device, tmp_path, "none"), load_problem(scale)
+    eager, library = opponents.trusted(sample_problem, "eager"), opponents.trusted(sample_problem, "library_torch_mul")
     assert [getattr(side, "source", "") for side in (eager, library)] == [SCALE, FACTOR]
-    assert kept.trusted(made, "sdpa_math") is eager
-    assert kept.trusted(made, "library_torch_mul") is library
-    kept.drop(made, "library_torch_mul")
-    assert kept.trusted(made, "max_autotune") is eager
-    assert kept.trusted(made, "library_torch_mul") is not library
-    kept.close()
+    assert opponents.trusted(sample_problem, "sdpa_math") is eager
+    assert opponents.trusted(sample_problem, "library_torch_mul") is library
+    opponents.drop(sample_problem, "library_torch_mul")
+    assert opponents.trusted(sample_problem, "max_autotune") is eager
+    assert opponents.trusted(sample_problem, "library_torch_mul") is not library
+    opponents.close()
     assert closed == [FACTOR, SCALE, FACTOR]
 
 

@@ -35,9 +35,9 @@ def test_a_runner_that_did_not_start_is_not_handed_out(plan: RunnerPlan, starved
     plans = iter((starved, plan, starved))
     standby = Standby(lambda: Runner(next(plans)))
     standby.start()
-    taken = standby.take()
-    taken.wait_ready()
-    taken.kill()
+    runner = standby.take()
+    runner.wait_ready()
+    runner.kill()
     standby.start()
     standby.settle()  # nothing is left to wait for, and nothing raised
     standby.close()

@@ -29,9 +29,9 @@ def attempt(name, *arguments):
 
 def test_nothing_of_the_host_but_libraries_is_there(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
-    secret.write_text("nobody's business")
+    secret.write_text("private business")
     repository = Path(__file__).resolve().parents[2]
-    seen = says(
+    output = says(
         f"""
         import os, sys
         paths = [{str(secret)!r}, {str(repository / "harness")!r}, {str(repository / ".git")!r}]
@@ -45,14 +45,14 @@ def test_nothing_of_the_host_but_libraries_is_there(tmp_path: Path) -> None:
         """,
         tmp_path,
     )
-    assert seen.splitlines() == ["[]", "['1', '2']", "[] /tmp", "[] ['runner']"]
+    assert output.splitlines() == ["[]", "['1', '2']", "[] /tmp", "[] ['runner']"]
 
 
 def test_nothing_can_be_written_but_private_scratch(tmp_path: Path) -> None:
     stage = tmp_path / "stage"
     stage.mkdir()
     (stage / "file").write_text("original")
-    seen = says(
+    output = says(
         """
         import sys
         for path in ("/stage/file", "/usr/x", "/opt/judge/runner/main.py", "/x", "/proc/sys/kernel/core_pattern",
@@ -66,7 +66,7 @@ def test_nothing_can_be_written_but_private_scratch(tmp_path: Path) -> None:
         tmp_path,
         binds=Binds(read_only={stage: "/stage"}),
     )
-    assert seen.split() == ["/tmp/x", "/dev/shm/x"]
+    assert output.split() == ["/tmp/x", "/dev/shm/x"]
     assert (stage / "file").read_text() == "original"
 
 
@@ -85,7 +85,7 @@ def test_there_is_no_network(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="the numbers of system calls are this architecture's")
 def test_calls_that_would_escape_the_clock_or_the_stop_are_denied(tmp_path: Path) -> None:
-    seen = says(
+    output = says(
         _CALLS
         + """
 mask = ctypes.c_ulong(3)
@@ -117,9 +117,9 @@ attempt("FALLOC_FL_ZERO_RANGE", 285, 0, 0x10, 0, 4096)
 """,
         tmp_path,
     )
-    lines = [line.split() for line in seen.splitlines()]
+    lines = [line.split() for line in output.splitlines()]
     assert len(lines) == 25
-    assert all(answer == "-1" and error == "1" for _, answer, error in lines), seen
+    assert all(answer == "-1" and error == "1" for _, answer, error in lines), output
 
 
 def test_other_uses_of_calls_that_are_denied_by_argument_are_allowed(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_threads_and_children_are_allowed(tmp_path: Path) -> None:
 
 def test_resources_are_bounded_and_the_bounds_hold(tmp_path: Path) -> None:
     processor = max(os.sched_getaffinity(0))
-    seen = says(
+    output = says(
         """
         import os, resource, sys
         print(sorted(os.sched_getaffinity(0)), resource.getrlimit(resource.RLIMIT_CORE), file=sys.stderr)
@@ -181,7 +181,7 @@ def test_resources_are_bounded_and_the_bounds_hold(tmp_path: Path) -> None:
         tmp_path,
         limits=SandboxLimits(cpus=frozenset({processor}), address_space_bytes=1 << 30, file_bytes=1 << 20),
     )
-    assert seen.splitlines() == [f"[{processor}] (0, 0)", "held", "held", "File too large", "no memory"]
+    assert output.splitlines() == [f"[{processor}] (0, 0)", "held", "held", "File too large", "no memory"]
 
 
 def test_sealed_inputs_can_be_read_and_never_written(tmp_path: Path) -> None:
@@ -217,9 +217,9 @@ def test_sealed_inputs_can_be_read_and_never_written(tmp_path: Path) -> None:
             raise OSError
     attempt("punch", punch)
     """
-    with confined(code, tmp_path, inherit=(region.descriptor,)) as (sandbox, said):
-        assert sandbox.exit_signal_or_code(30.0) == 0, said.read_text()
-        assert said.read_text().split() == ["7"]
+    with confined(code, tmp_path, inherit=(region.descriptor,)) as (sandbox, log):
+        assert sandbox.exit_signal_or_code(30.0) == 0, log.read_text()
+        assert log.read_text().split() == ["7"]
     assert bool((region.all == 7).all())
     region.close()
 
@@ -242,8 +242,8 @@ def test_a_forking_candidate_is_killed_whole(tmp_path: Path) -> None:
     print("forked", file=sys.stderr, flush=True)
     time.sleep(600)
     """
-    with confined(code, tmp_path) as (sandbox, said):
-        wait_until(lambda: "forked" in said.read_text(), what="the forks")
+    with confined(code, tmp_path) as (sandbox, log):
+        wait_until(lambda: "forked" in log.read_text(), what="the forks")
         namespace = Path(f"/proc/{sandbox.first}/ns/pid").readlink()
         sandbox.kill()
     left = []

@@ -38,8 +38,8 @@ class SecondClock:
         return getattr(self._device, name)
 
     def batch(self, runner: Runner, memory: Memory, slots: Sequence[int], within_s: float) -> Batch:
-        seen = self._device.batch(runner, memory, slots, within_s)
-        return Batch(seen.ns * TICKS, seen.claimed_ns * TICKS, seen.disturbed_ns * TICKS)
+        batch = self._device.batch(runner, memory, slots, within_s)
+        return Batch(batch.ns * TICKS, batch.claimed_ns * TICKS, batch.disturbed_ns * TICKS)
 
 
 def clock(device: CpuDevice, *, sealed: bool) -> Device:

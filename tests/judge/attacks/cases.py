@@ -1,4 +1,4 @@
-"""What the attacks attack: two small problems, honest solutions of them, and the shape of an attack."""
+"""Two small problems for the attacks, honest solutions of them, and the class of an attack."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def write_problem(directory: Path, name: str) -> Path:
     root.mkdir(parents=True)
     definition = _MEAN if name == "mean" else _LINEAR
     (root / "definition.json").write_text(json.dumps(definition))
-    inputs = {given: {"type": "random"} for given in definition["inputs"]}
+    inputs = {input_name: {"type": "random"} for input_name in definition["inputs"]}
     lines = [
         json.dumps(
             {"uuid": f"{name}-{rows}", "axes": {"M": rows}, "inputs": inputs, "tolerance": {"max_atol": _ATOL[name]}}
@@ -65,8 +65,8 @@ def write_problem(directory: Path, name: str) -> Path:
 class Attack:
     """One solution that cheats (or, with `caught` empty and `honest` set, does not).
 
-    `source` may hold `@SECRET@` and `@PLANT@`, paths of the test's own outside the solution: a file that is nobody's
-    business, and a file that nobody may make; and `@PORT@`, where something listens on 127.0.0.1.
+    `source` may hold `@SECRET@` and `@PLANT@`, paths of the test's own outside the solution: a secret file, and a
+    file that no candidate may create. It may also hold `@PORT@`, the port of a listening socket on 127.0.0.1.
     """
 
     name: str

@@ -65,7 +65,7 @@ class Lines:
 
 
 class Case(Protocol):
-    """What can be put before both judges, on whichever device: an attack, or an honest solution."""
+    """A solution that both judges take, on any device: an attack, or an honest solution."""
 
     @property
     def name(self) -> str: ...
@@ -81,20 +81,20 @@ class Case(Protocol):
 
 @dataclass(frozen=True)
 class Naive:
-    """What the naive judge said."""
+    """Result of the naive judge."""
 
     passed: bool
     speedup: float
     workloads: int
     hung: bool
-    said_bytes: int
-    said: str
+    output_bytes: int
+    output_tail: str
     left_alive: bool
 
 
 @dataclass
 class Courts:
-    """Both judges, and what they said of honest solutions."""
+    """Both judges, and their results for honest solutions."""
 
     directory: Path
     start_naive: Callable[[], Lines]
@@ -123,11 +123,11 @@ class Courts:
 
     def sweep(self, attack: Case) -> None:
         """Remove what an attack kept in shared places when it was judged naively, outside any sandbox."""
-        for written in (self.directory / "solutions").glob(f"{attack.name}-*/kernel.py"):
-            name = hashlib.sha256(written.read_bytes()).hexdigest()[:16]
+        for source in (self.directory / "solutions").glob(f"{attack.name}-*/kernel.py"):
+            name = hashlib.sha256(source.read_bytes()).hexdigest()[:16]
             for place in ("/tmp", "/dev/shm"):
-                for kept in Path(place).glob(f"{name}-*.pt"):
-                    kept.unlink()
+                for leftover in Path(place).glob(f"{name}-*.pt"):
+                    leftover.unlink()
 
     def naive(self, attack: Case) -> Naive:
         """Judge naively."""
@@ -196,9 +196,9 @@ class Courts:
         return self._real[attack.name]
 
 
-def start(arguments: list[str], environment: dict[str, str], said: Path) -> Lines:
-    """A Python program of this repository; what it says on stderr goes to a file."""
-    with said.open("wb") as stderr:
+def start(arguments: list[str], environment: dict[str, str], log: Path) -> Lines:
+    """Start a Python program of this repository, with its stderr in a file."""
+    with log.open("wb") as stderr:
         process = subprocess.Popen(
             [sys.executable, "-m", *arguments],
             stdin=subprocess.PIPE,
@@ -220,7 +220,7 @@ def _environment(directory: Path) -> dict[str, str]:
         (directory / name).mkdir()
     return {
         "HARNESS_LOCK_DIR": str(directory / "locks"), "HOME": str(directory / "home"),
-        "COURT_SECRET": "nobody's business",
+        "COURT_SECRET": "private business",
     }  # fmt: skip
 
 
@@ -233,7 +233,7 @@ def courts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Courts]:
     listener = socket.create_server(("127.0.0.1", 0), backlog=64)
     naive = partial(start, ["tests.judge.attacks.naive"], environment, directory / "naive.log")
     courts = Courts(directory, naive, real, problems, listener.getsockname()[1])
-    courts.secret.write_text('"nobody\'s business"')
+    courts.secret.write_text('"private business"')
     try:
         assert json.loads(real.answer())["event"] == "ready"
         yield courts

@@ -26,7 +26,7 @@ import torch
 
 _SETS, _ROUNDS, _CALLS = 3, 3, 40
 _RECENT = 64
-"""So many calls' memory is kept: a thread that writes when its call is over must not write to somebody else's."""
+"""So many calls' memory is kept: a thread that writes when its call is over must not write to another call's."""
 _END = b"END\n"
 Judge = Callable[[Mapping[str, str], int], None]
 """Judges the solution of a request and writes a line a workload to a descriptor."""
@@ -84,11 +84,11 @@ def measure(run: Callable[..., Any], sets: list[list[torch.Tensor]]) -> float:
 
 def make_inputs(definition: dict[str, Any], sizes: dict[str, int], device: str = "cpu") -> list[torch.Tensor]:
     """Standard normal inputs; weights scaled by their fan-in."""
-    made = []
+    inputs = []
     for name, spec in definition["inputs"].items():
         value = torch.randn([sizes[axis] for axis in spec["shape"]], device=device)
-        made.append(value / sizes["K"] ** 0.5 if name == "weight" else value)
-    return made
+        inputs.append(value / sizes["K"] ** 0.5 if name == "weight" else value)
+    return inputs
 
 
 def load(definition: dict[str, Any], solution: Path) -> Callable[..., Any]:
@@ -118,12 +118,12 @@ def load(definition: dict[str, Any], solution: Path) -> Callable[..., Any]:
 
 def load_cpp(definition: dict[str, Any], solution: Path, spec: dict[str, Any]) -> Callable[..., Any]:
     """Compile here and now, and call through ctypes."""
-    made = solution / "kernel.so"
+    library = solution / "kernel.so"
     constants = [f"-DAXIS_{name}={axis['value']}" for name, axis in definition["axes"].items() if "value" in axis]
     flags = ["-std=c++17", "-O2", "-march=native", "-fPIC", "-shared", *spec.get("compile", {}).get("flags", [])]
-    command = ["c++", *flags, *constants, "-I", str(solution), "-o", str(made), str(solution / "kernel.cpp")]
+    command = ["c++", *flags, *constants, "-I", str(solution), "-o", str(library), str(solution / "kernel.cpp")]
     subprocess.run(command, check=True, timeout=240, cwd=solution)
-    function = ctypes.CDLL(str(made)).run
+    function = ctypes.CDLL(str(library)).run
 
     def call(*tensors: torch.Tensor) -> None:
         function(*(ctypes.c_void_p(tensor.data_ptr()) for tensor in tensors), ctypes.c_int64(tensors[0].shape[0]))
@@ -131,48 +131,48 @@ def load_cpp(definition: dict[str, Any], solution: Path, spec: dict[str, Any]) -
     return call
 
 
-def serve(how: Judge, gives_up_s: float) -> None:
+def serve(judge_request: Judge, gives_up_s: float) -> None:
     """Answer requests until stdin ends; one that is not judged in time hangs."""
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     for line in sys.stdin:
-        sys.stdout.write(json.dumps(_serve_one(json.loads(line), how, gives_up_s)) + "\n")
+        sys.stdout.write(json.dumps(_serve_one(json.loads(line), judge_request, gives_up_s)) + "\n")
         sys.stdout.flush()
 
 
-def _serve_one(request: dict[str, str], how: Judge, gives_up_s: float) -> dict[str, Any]:
-    """Fork, judge, and say what came out."""
+def _serve_one(request: dict[str, str], judge_request: Judge, gives_up_s: float) -> dict[str, Any]:
+    """Fork, judge, and return the result."""
     read, write = os.pipe()
-    with tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as output_file:
         child = os.fork()
         if child == 0:
-            _judge_in_child(request, how, write, said.fileno())
+            _judge_in_child(request, judge_request, write, output_file.fileno())
         os.close(write)
         lines, hung = _collect(read, gives_up_s)
         alive = _end(child)
         os.close(read)
-        size = os.fstat(said.fileno()).st_size
-        said.seek(max(0, size - 2000))
-        tail = said.read().decode(errors="replace")
+        size = os.fstat(output_file.fileno()).st_size
+        output_file.seek(max(0, size - 2000))
+        tail = output_file.read().decode(errors="replace")
     answers = [json.loads(line) for line in lines]
     return {
         "passed": bool(answers) and all(answer["correct"] for answer in answers) and not hung,
         "speedup": min((answer["speedup"] for answer in answers), default=0.0),
         "workloads": len(answers),
         "hung": hung,
-        "said_bytes": size,
-        "said": tail,
+        "output_bytes": size,
+        "output_tail": tail,
         "left_alive": alive,
     }
 
 
-def _judge_in_child(request: dict[str, str], how: Judge, answers: int, said: int) -> None:
+def _judge_in_child(request: dict[str, str], judge_request: Judge, answers: int, output_descriptor: int) -> None:
     os.setpgid(0, 0)
-    os.dup2(said, 1)
-    os.dup2(said, 2)
+    os.dup2(output_descriptor, 1)
+    os.dup2(output_descriptor, 2)
     code = 1
     try:
-        how(request, answers)
+        judge_request(request, answers)
         os.write(answers, _END)
         code = 0
     except BaseException:  # noqa: BLE001 - what is judged may raise anything

@@ -1,4 +1,4 @@
-"""What honest code does and a judge must not mistake for cheating."""
+"""Honest code that a judge must not mistake for cheating."""
 
 from __future__ import annotations
 
@@ -139,8 +139,8 @@ def test_passes(control: Attack, courts: Courts) -> None:
     answer = courts.real(control)
     assert answer.verdict is Verdict.PASSED, answer.reason
     assert answer.summary.speedup_ci95 is not None
-    low, high = answer.summary.speedup_ci95
-    assert 0 < low <= high
+    speedup_ci95_low, speedup_ci95_high = answer.summary.speedup_ci95
+    assert 0 < speedup_ci95_low <= speedup_ci95_high
     for workload in answer.workloads:
         assert workload.checked >= 12
         assert workload.matched == 1.0
@@ -156,12 +156,12 @@ def test_reads_what_the_runners_own_clock_says(control: Attack, courts: Courts) 
 
 
 def _reads_what_is_claimed(control: Attack, courts: Courts) -> bool:
-    """Whether ours bounds what the runner's own clock says from above, and not wildly; all else must hold."""
+    """Return true if our latency bounds the time of the runner's own clock from above, and not wildly; all else must hold."""
     answer = courts.real(control)
     assert answer.verdict is Verdict.PASSED, answer.reason
     assert answer.summary.speedup_ci95 is not None
-    low, high = answer.summary.speedup_ci95
-    assert 0.001 < low <= high < 10
+    speedup_ci95_low, speedup_ci95_high = answer.summary.speedup_ci95
+    assert 0.001 < speedup_ci95_low <= speedup_ci95_high < 10
     near = True
     for workload in answer.workloads:
         assert workload.checked >= 12

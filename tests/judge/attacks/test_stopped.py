@@ -1,4 +1,4 @@
-"""Work while the judge believes the sandbox to be stopped, and memory or a processor prepared for one side only."""
+"""Work while the judge assumes that the sandbox is stopped, and memory or a processor prepared for one side only."""
 
 from __future__ import annotations
 

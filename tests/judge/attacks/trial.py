@@ -1,4 +1,4 @@
-"""How an attack is tried: it fools the naive judge, and it does not fool ours.
+"""Trial of an attack: it fools the naive judge, and it does not fool ours.
 
 `make test` asks ours, and depends on no clock but by a wide margin. `make test-long` shows that each attack fools the
 naive judge, and measures how little it gains in ours.
@@ -33,24 +33,24 @@ programs take most of the processors; an attack that works gains ten and more.""
 
 def fool(attack: Case, courts: Courts, gain: float = _GAIN) -> None:
     """The naive judge falls for it, by so many times the honest solution's speed-up at least."""
-    found = courts.naive(attack)
+    naive_answer = courts.naive(attack)
     if attack.fools == "hang":
-        assert found.hung
+        assert naive_answer.hung
         return
-    assert found.passed, found
+    assert naive_answer.passed, naive_answer
     if attack.fools == "speed":
         honest = courts.naive_once(courts.honest(attack))
         for repeated in range(_MEASURED):
             if repeated:
-                found, honest = courts.naive(attack), courts.naive(courts.honest(attack))
+                naive_answer, honest = courts.naive(attack), courts.naive(courts.honest(attack))
             assert honest.passed, honest
-            if found.speedup > gain * honest.speedup:
+            if naive_answer.speedup > gain * honest.speedup:
                 return
-        raise AssertionError(f"{found.speedup} is no more than an honest {honest.speedup}")
+        raise AssertionError(f"{naive_answer.speedup} is no more than an honest {honest.speedup}")
     if attack.fools == "litter":
-        assert found.left_alive
+        assert naive_answer.left_alive
     elif attack.fools == "flood":
-        assert found.said_bytes > 50_000_000
+        assert naive_answer.output_bytes > 50_000_000
     elif attack.fools == "plant":
         planted = courts.plant(attack)
         assert planted.exists()
@@ -99,8 +99,8 @@ def gain_nothing(attack: Attack, courts: Courts) -> None:
         if attack.caught and answer.verdict in attack.caught:
             return
         honest = courts.real(courts.honest(attack), half_width=_HALF_WIDTH)
-        for each in (answer, honest):
-            assert each.verdict is Verdict.PASSED, each.reason
+        for judged in (answer, honest):
+            assert judged.verdict is Verdict.PASSED, judged.reason
         if is_honest(answer, honest):
             return
     raise AssertionError(f"{answer.summary} is more than an honest {honest.summary}")
@@ -109,7 +109,7 @@ def gain_nothing(attack: Attack, courts: Courts) -> None:
 def is_honest(answer: JudgeAnswer, honest: JudgeAnswer) -> bool:
     """Return true if speed-up and latency are no better than the honest ones, give or take the clock's error."""
     error = max(_LEAST_ERROR, _half_width(answer) + _half_width(honest))
-    latency, usual = (each.workloads[-1].latency_us for each in (answer, honest))
+    latency, usual = (judged.workloads[-1].latency_us for judged in (answer, honest))
     assert latency is not None
     assert usual is not None
     return math.log(speedup(answer) / speedup(honest)) <= error and math.log(usual / latency) <= error
@@ -124,16 +124,16 @@ def speedup(answer: JudgeAnswer) -> float:
 def _half_width(answer: JudgeAnswer) -> float:
     """Half-width of the interval of ln(speed-up)."""
     assert answer.summary.speedup_ci95 is not None
-    low, high = answer.summary.speedup_ci95
-    return math.log(high / low) / 2
+    speedup_ci95_low, speedup_ci95_high = answer.summary.speedup_ci95
+    return math.log(speedup_ci95_high / speedup_ci95_low) / 2
 
 
 def gains_without(attack: Attack, undefended: Courts) -> None:
     """A judge without the defence gives it a false number."""
     for _ in range(_MEASURED):
         answer, honest = undefended.real(attack), undefended.real(undefended.honest(attack))
-        for each in (answer, honest):
-            assert each.verdict is Verdict.PASSED, each.reason
+        for judged in (answer, honest):
+            assert judged.verdict is Verdict.PASSED, judged.reason
         if speedup(answer) > _FALSE * speedup(honest):
             return
     raise AssertionError(f"{speedup(answer)} is no more than an honest {speedup(honest)}")
