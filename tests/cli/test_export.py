@@ -13,8 +13,8 @@ from harness.formats.export_solutions import solution_document
 from harness.formats.import_solutions import read_solution_json, spec_from
 from harness.formats.solutions import load_solution
 from tests.cli.test_audit import harness
+from tests.ledger.audited_place import Place
 from tests.ledger.ledgers import PROBLEM, git
-from tests.ledger.test_audit import Place
 
 PYTHON = "import torch\n\n\ndef run(x, y, BLOCK=1):\n    y.copy_(x + BLOCK)\n"
 GIVEN: dict[str, Any] = {"name": "n", "definition": "d", "author": "a", "description": "w", "target": "h200"}
