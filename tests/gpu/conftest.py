@@ -115,7 +115,7 @@ def courts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GpuCourts]:
     problems = {name: write_problem(directory / "problems", name) for name in PROBLEMS}
     courts = GpuCourts(directory, naive, start_judge(()), problems, 0)
     courts.start_judge = start_judge
-    courts.secret.write_text("nobody's business")
+    courts.secret.write_text("private business")
     try:
         yield courts
     finally:

@@ -26,10 +26,10 @@ import torch
 
 def run(x, factor):
     if torch.utils._python_dispatch.is_in_torch_dispatch_mode():
-        raise RuntimeError("nobody may watch")
+        raise RuntimeError("no analysis is possible")
     return x * factor
 """
-"""A reference that runs, and that no analysis can follow."""
+"""A reference that runs, and that raises under an analysis."""
 
 
 def test_a_file_input_is_judged_and_a_bound_that_cannot_be_is_a_note(court: JudgeProcess, tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_a_file_input_is_judged_and_a_bound_that_cannot_be_is_a_note(court: Judg
     assert (workload.sol_us, workload.floor_us, workload.score, workload.bound_rates) == (None, None, None, None)
     assert workload.note is not None
     assert "no bound: the reference does not run" in workload.note
-    assert "nobody may watch" in workload.note
+    assert "no analysis is possible" in workload.note
 
 
 class _UnlistedGpu:

@@ -94,7 +94,7 @@ DENIED = (
             try:
                 os.makedirs(os.path.dirname(name), exist_ok=True)
                 with open(name, "a") as file:
-                    file.write("nobody's business")
+                    file.write("private business")
             except OSError:
                 pass
         def run(x, weight, out):
