@@ -1,4 +1,4 @@
-"""Python code run in the sandbox of a judged candidate, for tests of its walls."""
+"""Python code run in the sandbox of a judged candidate, for tests of its isolation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def confined(
     binds: Binds | None = None,
     inherit: tuple[int, ...] = (),
 ) -> Iterator[tuple[Sandboxed, Path]]:
-    """A running sandbox and the file with its stderr."""
+    """Yield a running sandbox and the file with its stderr."""
     log = directory / "stderr.log"
     with log.open("w+b") as stderr:
         sandbox = launch(

@@ -1,4 +1,4 @@
-"""Problems made in memory, for tests of what the judge does with one."""
+"""Problems in memory, for tests of parts of the judge."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def problem(
     directory: Path = Path("/nonexistent"),
     entrypoint: str | None = None,
 ) -> Problem:
-    """A problem of one workload whose axes are all constants; inputs not in `input_sources` are random."""
+    """Return a problem of one workload whose axes are all constant; inputs not in `input_sources` are random."""
     definition = Definition.model_validate(
         {
             "name": "made",
@@ -38,5 +38,5 @@ def problem(
 
 
 def tensor(dtype: str, *shape: str, **fields: Any) -> dict[str, Any]:
-    """One input or output."""
+    """Return the specification of an input or output."""
     return {"dtype": dtype, "shape": list(shape), **fields}

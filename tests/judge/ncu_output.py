@@ -57,7 +57,7 @@ MEMORY_BOUND: dict[str, tuple[str, str]] = {
 
 
 def table(rows: Sequence[tuple[str, Mapping[str, tuple[str, str]]]]) -> str:
-    """The log: messages, then the table of (kernel's symbol, metrics) rows."""
+    """Return a log: messages, then the table of (kernel's symbol, metrics) rows."""
     metrics = list(rows[0][1])
     csv_text = io.StringIO()
     lines = csv.writer(csv_text, quoting=csv.QUOTE_ALL, lineterminator="\n")

@@ -1,4 +1,4 @@
-"""From sources to an artefact, and what compilers say when there is none."""
+"""Compilation of sources to an artefact, and the reasons for which it fails."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_axes_and_params_arrive_as_macros(sample_problem: Problem, tmp_path: Pat
     assert ctypes.CDLL(str(built.path)).scale() == 7081
 
 
-def test_the_same_sources_are_compiled_once_and_others_anew(sample_problem: Problem, tmp_path: Path) -> None:
+def test_the_same_sources_are_compiled_once(sample_problem: Problem, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     first = _build(sample_problem, write_cpp(tmp_path / "a"), cache)
     assert _build(sample_problem, write_cpp(tmp_path / "b"), cache) == builder.Built(first.path, cached=True)
@@ -74,9 +74,7 @@ def test_an_artefact_that_was_tampered_with_is_not_used(sample_problem: Problem,
         ("char large[80 << 20] = {1};\n" + KERNEL, "error"),
     ],
 )
-def test_a_compiler_that_says_no_is_quoted(
-    sample_problem: Problem, tmp_path: Path, source: str, reason_part: str
-) -> None:
+def test_a_compiler_error_is_quoted(sample_problem: Problem, tmp_path: Path, source: str, reason_part: str) -> None:
     with pytest.raises(BuildFailed) as failed:
         _build(sample_problem, write_cpp(tmp_path / "solution", source), tmp_path / "cache")
     assert reason_part in failed.value.reason.replace("\u2018", "'").replace("\u2019", "'")
@@ -94,8 +92,8 @@ def test_a_compiler_that_takes_too_long_is_stopped(
         _build(sample_problem, write_cpp(tmp_path / "solution", source), tmp_path / "cache")
 
 
-def test_code_that_runs_while_compiling_sees_and_changes_nothing(sample_problem: Problem, tmp_path: Path) -> None:
-    """The driver has an option to run any program in place of the compiler proper."""
+def test_code_that_runs_while_compiling_reads_and_changes_no_file(sample_problem: Problem, tmp_path: Path) -> None:
+    """An option of the compiler driver runs any program in place of the compiler proper."""
     secret, planted = tmp_path / "secret", tmp_path / "planted"
     secret.write_text("error: private business")
     script = f"echo error: here as $(id -u) $(ls /sys) >&2; cat {secret} >&2; touch {planted}; exit 1"
@@ -108,7 +106,7 @@ def test_code_that_runs_while_compiling_sees_and_changes_nothing(sample_problem:
 
 
 def test_what_a_build_writes_stays_in_memory_of_limited_size(sample_problem: Problem, tmp_path: Path) -> None:
-    """A wrapper of the compiler fills whatever it can write to; the host's cache gets nothing of it."""
+    """A wrapper of the compiler fills every writable place; the host's cache stays empty."""
     fill = "for n in 1 2 3 4 5 6 7 8; do head -c 60M /dev/zero > /output/$n 2> /dev/null; done"
     script = f"{fill}; echo error: $(du -sm /output) >&2; exit 1"
     directory = write_cpp(tmp_path / "solution", KERNEL, compile={"flags": ["-wrapper", f"/bin/sh,-c,{script}"]})
@@ -119,13 +117,13 @@ def test_what_a_build_writes_stays_in_memory_of_limited_size(sample_problem: Pro
 
 def test_a_build_holds_no_timing_lock(sample_problem: Problem, tmp_path: Path) -> None:
     _build(sample_problem, write_cpp(tmp_path / "solution"), tmp_path / "cache")
-    assert not list((tmp_path / "locks").glob("quiet*")), "a lock's file is made when it is first taken"
+    assert not list((tmp_path / "locks").glob("quiet*")), "a lock's file is created when the lock is first acquired"
 
 
 def test_a_compiler_that_computes_too_long_is_stopped(
     sample_problem: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its processor time counts: on a busy host the wall clock does not measure the candidate."""
+    """The limit is on processor time, because on a busy host the wall clock does not measure the candidate."""
     monkeypatch.setattr(builder, "BUILD_CPU_S", 1)
     source = "template<int n, int m> struct S { S<n - 1, 2 * m> a; S<n - 1, 2 * m + 1> b; };\n"
     source += "template<int m> struct S<0, m> {};\nint size = sizeof(S<24, 0>);\n"
@@ -133,7 +131,7 @@ def test_a_compiler_that_computes_too_long_is_stopped(
         _build(sample_problem, write_cpp(tmp_path / "solution", source + KERNEL), tmp_path / "cache")
 
 
-def test_without_a_compiler_the_error_says_which_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_compiler_the_error_names_the_one_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     builder.compiler.cache_clear()
     monkeypatch.setattr(shutil, "which", lambda _: None)
     with pytest.raises(ConfigurationError, match="apt-get install g"):

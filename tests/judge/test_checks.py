@@ -54,7 +54,7 @@ def _in_float32(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tens
 @pytest.mark.parametrize("kind", ["", *CASES])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_an_implementation_better_than_the_reference_passes_everywhere(dtype: str, kind: str) -> None:
-    """Large bfloat16 inputs: the reference rounds its scores to bfloat16, and its softmax is far from the truth."""
+    """With large inputs the reference rounds its scores to bfloat16, and its softmax has a large error."""
     sample_problem = _attention(dtype)
     check = _check(sample_problem)
     for _ in range(3):
@@ -63,7 +63,7 @@ def test_an_implementation_better_than_the_reference_passes_everywhere(dtype: st
 
 
 def test_the_reference_is_wrong_on_large_bfloat16_inputs() -> None:
-    """So that the test above means something."""
+    """Show that the inputs of the test above have an effect."""
     sample_problem = _attention("bfloat16")
     drawn = make(
         "large",
@@ -111,7 +111,7 @@ def test_small_integers_through_a_linear_operation_are_exact() -> None:
     assert "at [49, 39]" in outcome.reason
 
 
-def test_where_ties_have_two_right_answers_there_are_none() -> None:
+def test_inputs_with_ties_are_left_out_where_two_answers_are_right() -> None:
     sample_problem = problem(
         {"x": tensor("float32", "M", "K")},
         {"out": tensor("int64", "M")},
@@ -152,8 +152,8 @@ def test_what_could_not_be_applied_is_noted() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn"])
-def test_an_update_of_few_elements_must_be_made_though_the_rest_is_within_the_matched_ratio(dtype: str) -> None:
-    """The rules on precision and on the root mean square reach no update of 8-bit floats that is so small."""
+def test_a_missing_update_of_few_elements_fails_within_the_matched_ratio(dtype: str) -> None:
+    """The rules on precision and on the root mean square do not detect so small an update of 8-bit floats."""
     sample_problem = problem(
         {"cache": tensor(dtype, "N", "D"), "row": tensor(dtype, "D")},
         {"out": {**tensor(dtype, "N", "D"), "x_updates": "cache"}},

@@ -32,7 +32,7 @@ def run(x, factor):
 """A reference that runs, and that raises under an analysis."""
 
 
-def test_a_file_input_is_judged_and_a_bound_that_cannot_be_is_a_note(court: JudgeProcess, tmp_path: Path) -> None:
+def test_a_file_input_is_judged_and_a_missing_bound_is_a_note(court: JudgeProcess, tmp_path: Path) -> None:
     problem = write_problem(tmp_path, reference=UNKNOWABLE, sizes=(4_000,))
     data = tmp_path / "data"
     write_safetensors(data / "x.safetensors", "x", "F32", [4_000], struct.pack("<4000f", *range(4_000)))
@@ -50,12 +50,12 @@ def test_a_file_input_is_judged_and_a_bound_that_cannot_be_is_a_note(court: Judg
 
 
 class _UnlistedGpu:
-    """As much of a device as bounds ask for."""
+    """The part of a device that bounds need."""
 
     target = "gb200"
 
     def start_standby(self) -> None:
-        """Nothing is started."""
+        """Start nothing."""
 
 
 def test_an_unlisted_gpu_has_no_bound_until_it_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

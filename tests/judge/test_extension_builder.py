@@ -1,7 +1,7 @@
-"""CUDA C++ extensions: built by the real builder in its sandbox, loaded and called by a real runner in its own.
+"""CUDA C++ extensions, built by the real builder and called by a real runner, each in its sandbox.
 
-There need be no GPU: extensions with host code only are called on tensors in shared memory, as they would be on the
-device's. What has device code is compiled, where there is an nvcc, and not run.
+The tests need no GPU: extensions with host code only are called on tensors in shared memory, as they would be on the
+device's. Extensions with device code are compiled if there is an nvcc, and are not run.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from harness.runner import extension, wire
 from tests.judge.extensions import NEEDS_NVCC, TORCH, TVM_FFI, write_extension
 from tests.judge.made import problem, tensor
 
-# One process compiles what they share and starts the runner.
+# One process compiles the shared artefact and starts the runner.
 pytestmark = [pytest.mark.xdist_group("extensions"), pytest.mark.usefixtures("own_locks")]
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "cuda_cpp"
@@ -68,19 +68,19 @@ def fresh_runner(scratch: Path) -> Iterator[Runner]:
 
 @pytest.fixture(scope="module")
 def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
-    """For tests that load one and the same artefact: to the dynamic loader a path is a library."""
+    """A runner for tests that load the same artefact, because the dynamic loader identifies a library by its path."""
     with fresh_runner(tmp_path_factory.mktemp("runner")) as started:
         yield started
 
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """For what several tests load: it is compiled once."""
+    """A cache for artefacts that several tests load, so that each is compiled once."""
     return tmp_path_factory.mktemp("cache")
 
 
 class Arena:
-    """A workload's slots in shared memory, and their contents."""
+    """Slots of a workload in shared memory, and their contents."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
@@ -101,11 +101,12 @@ class Arena:
 
 
 def loaded(runner: Runner, sample_problem: Problem, solution: Solution, cache: Path) -> Arena:
-    """The solution built as for a device and loaded into the runner, which is ready for the workload."""
+    """Build the solution as for a device and load it into the runner, which is ready for the workload."""
     staged = sides.stage_solution(sample_problem, solution, cache_dir=cache, sandbox="bubblewrap")
     assert not staged.sealed
     arena = Arena(layout_of(sample_problem, sample_problem.workloads[0]))
-    (runner.stage / "artefact.so").unlink(missing_ok=True)  # it is still mapped, and would be cut under it
+    # The runner still maps the previous file: truncation would invalidate its pages.
+    (runner.stage / "artefact.so").unlink(missing_ok=True)
     words = {"input_bytes": arena.inputs.bytes, "output_bytes": arena.outputs.bytes}
     descriptors = (arena.inputs.descriptor, arena.outputs.descriptor)
     runner.ask({**staged.put(runner), **words}, wire.Code.LOADED, _WITHIN_S, descriptors)
@@ -114,7 +115,7 @@ def loaded(runner: Runner, sample_problem: Problem, solution: Solution, cache: P
 
 
 def called(runner: Runner) -> None:
-    """One batch of every slot.
+    """Run one batch of every slot.
 
     Raises:
         RunnerFailed: a call raised.
@@ -144,7 +145,7 @@ def test_a_tvm_ffi_extension_is_built_once_and_computes(
 
 
 @pytest.mark.parametrize("function", ["returned", "listed"])
-def test_what_an_extension_returns_is_delivered(
+def test_an_extensions_return_value_is_delivered(
     runner: Runner, sample_problem: Problem, cache: Path, tmp_path: Path, function: str
 ) -> None:
     solution = write_extension(tmp_path / "solution", function=function, destination_passing=False)
@@ -153,7 +154,7 @@ def test_what_an_extension_returns_is_delivered(
     assert arena.right()
 
 
-def test_tensors_of_tvm_ffis_own_become_torchs() -> None:
+def test_tvm_ffi_tensors_become_torch_tensors() -> None:
     import tvm_ffi
 
     x = torch.arange(3.0)
@@ -165,7 +166,7 @@ def test_tensors_of_tvm_ffis_own_become_torchs() -> None:
     assert extension.as_torch(["text", None, 3, x]) == ["text", None, 3, x]
 
 
-def test_what_an_extension_throws_is_quoted(
+def test_an_extensions_exception_is_quoted(
     runner: Runner, sample_problem: Problem, cache: Path, tmp_path: Path
 ) -> None:
     arena = loaded(runner, sample_problem, write_extension(tmp_path / "solution", function="refuses"), cache)
@@ -208,7 +209,7 @@ def test_a_torch_extension_is_built_once_and_computes(sample_problem: Problem, t
         ("char run[80 << 20] = {1};\n", "error"),
     ],
 )
-def test_a_compiler_or_linker_that_says_no_is_quoted(
+def test_a_compiler_or_linker_error_is_quoted(
     sample_problem: Problem, tmp_path: Path, source: str, reason_part: str
 ) -> None:
     flags = {"link_flags": ["-Wl,-z,defs"]}
@@ -221,13 +222,13 @@ def test_a_compiler_or_linker_that_says_no_is_quoted(
     assert not list((tmp_path / "cache" / "artefacts").iterdir())
 
 
-def test_a_library_that_is_not_here_is_named(sample_problem: Problem, tmp_path: Path) -> None:
+def test_a_missing_library_is_named(sample_problem: Problem, tmp_path: Path) -> None:
     solution = write_extension(tmp_path / "solution", "int run();\n", compile={"link_flags": ["-lnowhere"]})
     with pytest.raises(BuildFailed, match="cannot find -lnowhere"):
         built(sample_problem, solution, tmp_path / "cache")
 
 
-def test_code_that_runs_while_compiling_or_linking_sees_and_changes_nothing(
+def test_code_that_runs_while_compiling_or_linking_reads_and_changes_no_file(
     sample_problem: Problem, tmp_path: Path
 ) -> None:
     secret, planted = tmp_path / "secret", tmp_path / "planted"
@@ -242,7 +243,7 @@ def test_code_that_runs_while_compiling_or_linking_sees_and_changes_nothing(
         assert not planted.exists()
 
 
-def test_what_it_depends_on_names_an_artefact(sample_problem: Problem, tmp_path: Path) -> None:
+def test_params_and_options_select_the_artefact(sample_problem: Problem, tmp_path: Path) -> None:
     plain = "int run() { return WIDTH * AXIS_n; }\n"
     paths = set()
     variants: tuple[dict[str, Any], ...] = (
@@ -264,7 +265,7 @@ def test_a_directory_without_a_source_to_compile_is_no_extension(sample_problem:
         built(sample_problem, empty, tmp_path / "cache")
 
 
-def test_what_is_missing_is_named_with_the_command_that_brings_it(
+def test_a_missing_tool_is_named_with_the_command_that_installs_it(
     sample_problem: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     solution = write_extension(tmp_path / "solution", "int run();\n", file="main.cu")

@@ -1,6 +1,6 @@
-"""The whole judge on extensions without a GPU: the CPU stands in for it, and so does host code for device code.
+"""The whole judge on extensions without a GPU: the CPU and host code are stand-ins for the GPU and device code.
 
-No device but a GPU takes `cuda_cpp`; here a patched judge process takes it on its CPU.
+Only a GPU supports `cuda_cpp`; here a patched judge process accepts it for the CPU.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def test_an_extension_gets_its_verdict(
     assert says in (answer.reason or "")
 
 
-def test_their_solution_json_is_judged(judge: Lines, tmp_path: Path) -> None:
+def test_a_solution_json_of_sol_execbench_is_judged(judge: Lines, tmp_path: Path) -> None:
     sources = {**PARTS, "main.cpp": _SOURCE}
     document = {
         "name": "scale",

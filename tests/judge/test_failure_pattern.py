@@ -83,7 +83,7 @@ def _imprecise(x: torch.Tensor) -> torch.Tensor:
         (torch.zeros_like, "every element is wrong (3,394 of 3,400); all of them are zero"),
     ],
 )
-def test_a_pattern_names_what_is_wrong(change: Callable[[torch.Tensor], torch.Tensor], reason_part: str) -> None:
+def test_a_pattern_names_the_mistake(change: Callable[[torch.Tensor], torch.Tensor], reason_part: str) -> None:
     expected = _expected()
     comparison = compare(expected, change(expected.clone()), TOLERANCE)
     assert reason_part in str(comparison.reason), comparison.reason

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.xdist_group("judge")
     ],
     ids=["steady", "after a while", "repeated", "outlier", "unsteady"],
 )
-def test_calibration_goes_on_until_it_is_steady_and_usual(
+def test_calibration_continues_until_it_is_steady_and_usual(
     values: Sequence[float], usual: float | None, handshake: HandshakeCalibration, reading_count: int
 ) -> None:
     source = iter(values)
@@ -33,7 +33,7 @@ def test_calibration_goes_on_until_it_is_steady_and_usual(
     assert len(values) - len(list(source)) == reading_count
 
 
-def test_accepted_calibrations_are_remembered_for_each_host(tmp_path: Path) -> None:
+def test_accepted_calibrations_are_stored_for_each_host(tmp_path: Path) -> None:
     assert usual_handshake_ns(tmp_path, "a") is None
     for ns in (500.0, *range(100, 109)):
         remember_handshake(tmp_path, "a", HandshakeCalibration(ns))

@@ -1,4 +1,4 @@
-"""Faults of the machine end the judge with a code of their own; what a candidate does wrong stays its verdict."""
+"""Faults of the machine end the judge with their own exit code; faults of a candidate are a verdict."""
 
 from __future__ import annotations
 
@@ -48,9 +48,7 @@ pytestmark = pytest.mark.usefixtures("own_locks")
         (HarnessError("GPU is lost"), HostFaultError, "the GPU's driver does not work: GPU is lost"),
     ],
 )
-def test_an_exception_of_the_machine_is_told_from_others(
-    error: Exception, kind: type[HostFaultError], words: str
-) -> None:
+def test_an_exception_of_the_machine_is_a_host_fault(error: Exception, kind: type[HostFaultError], words: str) -> None:
     fault = host_fault(error)
     assert type(fault) is kind
     assert words in fault.message
@@ -97,10 +95,10 @@ def test_a_compiler_that_compiles_nothing_is_no_compile_error(
 
 
 @pytest.mark.parametrize("own_limit", [False, True, None])
-def test_a_compiler_that_the_kernel_ends_for_memory_of_the_machine_is_no_compile_error(
+def test_a_compiler_killed_for_lack_of_host_memory_is_no_compile_error(
     sample_problem: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_limit: bool | None
 ) -> None:
-    """Only where the build's own group met no limit; without such a group it is unknown."""
+    """This holds only if the build's control group reached no limit; without a control group the cause is unknown."""
     kills = iter(range(10**6))
     monkeypatch.setattr(sandbox, "oom_kills", lambda: next(kills))
     monkeypatch.setattr(sandbox, "reached_memory_limit", lambda _: own_limit)
@@ -110,13 +108,13 @@ def test_a_compiler_that_the_kernel_ends_for_memory_of_the_machine_is_no_compile
         build_cpp(sample_problem, solution, cache_dir=tmp_path / "cache", sandbox="bubblewrap")
 
 
-def test_a_candidate_that_meets_its_own_limit_is_told_from_a_machine_without_memory(
+def test_a_candidate_at_its_memory_limit_is_no_fault_of_the_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limits = SandboxLimits(memory_bytes=64 << 20)
     with confined("held = bytearray(256 << 20)", tmp_path, limits=limits) as (greedy, _):
         code, limited = greedy.exit_signal_or_code(60.0), reached_memory_limit(greedy.groups)
-        assert (code, limited) in {(-signal.SIGKILL, True), (0, None)}, "None where no control group can be made"
+        assert (code, limited) in {(-signal.SIGKILL, True), (0, None)}, "None if no control group can be created"
         assert not greedy.was_killed_for_others()
     with confined("import os; os.kill(os.getpid(), 9)", tmp_path, limits=limits) as (innocent, _):
         assert innocent.exit_signal_or_code(60.0) == -signal.SIGKILL
@@ -136,7 +134,7 @@ def test_a_full_disk_is_no_compile_error(sample_problem: Problem, tmp_path: Path
 
 
 def fill(disk: Path) -> None:
-    """Leave no byte on a small disk."""
+    """Fill a small disk."""
     with (disk / "filling").open("wb", buffering=0) as file, contextlib.suppress(OSError):
         while True:
             file.write(bytes(4096))
@@ -145,7 +143,7 @@ def fill(disk: Path) -> None:
 def outcome(
     cache: Path, log: Path, request: JudgeRequest, before: Callable[[], None] = lambda: None
 ) -> RequestAnswered | JudgeLost:
-    """Outcome of a request to a judge of its own; `before` is called when that is ready."""
+    """Return the outcome of a request to a new judge; `before` is called when the judge is ready."""
     notices: queue.SimpleQueue[JudgeNotice] = queue.SimpleQueue()
     judge = JudgeClient("cpu", judge_command("cpu", cache, "bubblewrap"), log, notices.put)
     judge.start()
@@ -163,7 +161,7 @@ def outcome(
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("judge")
-def test_a_real_judge_without_compiler_or_disk_says_so_and_works_again(
+def test_a_real_judge_without_compiler_or_disk_reports_it_and_recovers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = write_problem(tmp_path / "problems")

@@ -76,7 +76,7 @@ def test_roles_come_from_names_dtypes_and_ranks(name: str, dtype: str, shape: tu
     assert purpose_of(name, _problem_of_one_input(name, dtype, *shape).definition, _SIZES).role is role
 
 
-def test_a_normalisation_weight_is_never_one_so_that_ignoring_it_is_wrong() -> None:
+def test_a_normalisation_weight_is_never_one() -> None:
     for dtype in ("float32", "bfloat16", "float16"):
         value = _drawn(_problem_of_one_input("norm_weight", dtype, "T"), "norm_weight").float()
         assert float((value - 1).abs().min()) > 0.05
@@ -151,7 +151,7 @@ def test_every_dtype_is_drawn_varied_and_finite(dtype: str) -> None:
     assert float(floats.std()) > 0.3
 
 
-def test_no_two_draws_and_no_two_sources_are_alike() -> None:
+def test_all_draws_and_all_sources_differ() -> None:
     sample_problem = _problem_of_one_input("q")
     source = InputSource(sample_problem)
     first, second = source.draw(sample_problem.workloads[0])["q"], source.draw(sample_problem.workloads[0])["q"]
@@ -206,7 +206,7 @@ def test_sets_of_one_batch_have_the_same_distribution_as_single_sets(dtype: str)
     assert abs(float(x.mean())) < 0.02
     weight = torch.stack([into["weight"].float() for into in sets])
     assert 0.7 < float(weight.mean()) < 1.3
-    assert float(weight.min()) > 0  # around one, and never the other sign
+    assert float(weight.min()) > 0  # about one, always with the same sign
     scales = weight.mean(dim=1)
     assert float(scales.max() - scales.min()) > 0.02  # each slice has another factor
     for number, values in enumerate(x):
@@ -335,7 +335,7 @@ def test_custom_inputs_come_from_the_problems_own_function_and_are_checked() -> 
     assert isinstance(first, torch.Tensor)
     assert isinstance(second, torch.Tensor)
     assert not torch.equal(first, second)
-    assert torch.equal(state, torch.get_rng_state())  # the judge's own generator is left alone
+    assert torch.equal(state, torch.get_rng_state())  # the state of the judge's generator stays unchanged
     into = {"x": torch.empty(64), "n": torch.empty((), dtype=torch.int64)}
     source.refill(sample_problem.workloads[0], into)
     assert int(into["n"]) == 3

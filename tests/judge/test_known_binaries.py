@@ -1,4 +1,4 @@
-"""The hash of compiled code and launches, and evaluations of code that was measured before."""
+"""The hash of compiled code and launches, and evaluations of code with an earlier measurement."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def staged(sample_problem: Problem, tmp_path: Path, source: str = SEALED, grid: 
     return stage_solution(sample_problem, solution, cache_dir=tmp_path / "cache", sandbox="bubblewrap")
 
 
-def test_formatting_and_names_do_not_change_what_is_compiled_and_launches_do(
+def test_the_hash_depends_on_launches_but_not_on_formatting_and_names(
     sample_problem: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cuda_builder, "architecture", lambda: "sm_90a")
@@ -61,7 +61,7 @@ def test_formatting_and_names_do_not_change_what_is_compiled_and_launches_do(
 
 
 def resources(tmp_path: Path) -> Any:
-    """A judge whose device starts no process: what is known needs none."""
+    """Return a judge whose device starts no process, because known code needs none."""
     device = SimpleNamespace(
         memory_on="cpu",
         copy_all=None,
@@ -99,7 +99,7 @@ def test_a_sealed_candidate_whose_code_is_known_is_only_built(
     answer = run({"n": {}})
     assert (answer.verdict, answer.measured, answer.binary, answer.workloads) == (verdict, False, "sha256:b", ())
     assert answer.cost.judge_s == 0
-    with pytest.raises(AttributeError, match="clock"):  # host code goes on to the clock, which this device lacks
+    with pytest.raises(AttributeError, match="clock"):  # host code is timed, and this device has no clock
         run({})
 
 

@@ -1,4 +1,4 @@
-"""The error that comes from a finite number of placements, against readings whose variances are known."""
+"""The error from a finite number of placements, computed from readings with given variances."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PLACEMENTS, BATCHES, CALLS = 16, 60, 8
 
 
 def batches(generator: random.Random, placement_deviation: float, call_deviation: float) -> list[list[Reading]]:
-    """Readings of about 100 us; each placement and each batch has a level of its own."""
+    """Return readings of about 100 us, with a random level for each placement and each batch."""
     levels = [generator.gauss(0, placement_deviation) for _ in range(PLACEMENTS)]
     readings = []
     for _ in range(BATCHES):
@@ -26,7 +26,7 @@ def batches(generator: random.Random, placement_deviation: float, call_deviation
     return readings
 
 
-def test_the_variance_between_placements_is_found_beside_drift_and_noise() -> None:
+def test_the_variance_between_placements_is_separate_from_drift_and_noise() -> None:
     generator = random.Random(1)
     variances = [PLACEMENTS * placement_variance(batches(generator, 0.02, 0.01)) for _ in range(60)]
     assert 0.8 * 0.02**2 < statistics.fmean(variances) < 1.2 * 0.02**2
@@ -45,7 +45,7 @@ def test_the_errors_of_both_sides_add_up() -> None:
     assert math.isclose(placement_error(sides), math.sqrt(total))
 
 
-def test_too_few_calls_for_each_placement_say_nothing() -> None:
+def test_too_few_calls_for_each_placement_give_no_variance() -> None:
     generator = random.Random(4)
     assert placement_variance(batches(generator, 0.02, 0.01)[:3]) == 0.0
     assert placement_variance([]) == 0.0

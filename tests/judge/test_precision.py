@@ -44,7 +44,7 @@ def _rmsnorm(dtype: str) -> Problem:
 
 
 def _one_by_one(terms: torch.Tensor) -> torch.Tensor:
-    """Sums along the last axis in the terms' own precision, one after the other: the worst honest order."""
+    """Return sums along the last axis in the terms' precision, sequentially: the worst honest order."""
     total = torch.zeros(terms.shape[:-1], dtype=terms.dtype)
     for column in terms.unbind(-1):
         total = total + column
@@ -58,7 +58,7 @@ def _pair(inputs: list[Value]) -> tuple[torch.Tensor, torch.Tensor]:
     return x, y
 
 
-def test_explicit_casts_in_the_reference_do_not_spoil_the_truth() -> None:
+def test_explicit_casts_in_the_reference_do_not_change_the_truth() -> None:
     for dtype in ("float32", "bfloat16", "float16"):
         _, inputs, _, truth = _truth(_rmsnorm(dtype))
         x, weight = (value.double() for value in _pair(inputs))
@@ -98,7 +98,7 @@ def test_every_way_to_name_a_precision_gives_float64(line: str) -> None:
      ((3, 4, 8), (3, 8, 16), None)],
 )  # fmt: skip
 def test_a_grouped_product_has_a_truth(a: tuple[int, ...], b: tuple[int, ...], offsets: tuple[int, ...] | None) -> None:
-    """Torch has no grouped product of float64."""
+    """Torch has no grouped product in float64."""
     sample_problem = problem(
         {"a": tensor("float32", *map(str, a)), "b": tensor("float32", *map(str, b))},
         {"out": tensor("float32", *["8"] * 3)},
@@ -117,7 +117,7 @@ def test_a_grouped_product_has_a_truth(a: tuple[int, ...], b: tuple[int, ...], o
     torch.testing.assert_close(actual.float(), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_the_judges_own_default_dtype_comes_back() -> None:
+def test_the_judges_default_dtype_is_restored() -> None:
     _truth(_dot("float32"))
     assert torch.get_default_dtype() == torch.float32
     sample_problem = problem(
@@ -159,7 +159,7 @@ def test_honest_float32_sums_in_any_order_pass(seed: int) -> None:
     _, inputs, _, truth = _truth(_dot("float32"), seed)
     x, y = _pair(inputs)
     naive = _one_by_one(x * y)
-    assert relative_error(truth.outputs["out"], naive) > 3e-7  # it is not the reference's own order
+    assert relative_error(truth.outputs["out"], naive) > 3e-7  # the order differs from the reference's
     assert truth.broken_by({"out": naive}) is None
 
 
@@ -215,8 +215,8 @@ def test_a_bfloat16_problem_done_in_8_bits_fails() -> None:
         assert truth.broken_by(reference.outputs(coarse)) is not None
 
 
-def test_where_the_problem_itself_amplifies_errors_honest_ones_are_allowed() -> None:
-    """A difference of nearly equal sums: no float32 implementation gets close, whatever its order."""
+def test_honest_errors_that_the_problem_amplifies_are_allowed() -> None:
+    """A difference of nearly equal sums has a large error in float32 for every order of the terms."""
     sample_problem = problem(
         {"x": tensor("float32", "R", "K")},
         {"out": tensor("float32", "R")},
@@ -233,7 +233,7 @@ def test_where_the_problem_itself_amplifies_errors_honest_ones_are_allowed() -> 
     del reference
 
 
-def test_skipping_one_element_in_ten_thousand_shows() -> None:
+def test_skipping_one_element_in_ten_thousand_fails() -> None:
     _, _, expected, truth = _truth(_rmsnorm("float32"))
     skipped = expected["out"].clone()
     skipped.view(-1)[::10000] = 0.0
@@ -248,8 +248,8 @@ def test_both_errors_together_bound_the_distance_to_the_reference() -> None:
     assert distance < truth.limits_to_reference()["out"] < 1e-4
 
 
-def test_what_eager_torch_does_with_its_default_flags_is_honest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stand-in for a convolution on a GPU, which uses TF32 by default; the judge computes what it expects without."""
+def test_eager_torch_with_its_default_flags_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for a convolution on a GPU, which uses TF32 by default; the judge's own outputs are without TF32."""
     sample_problem = problem(
         {"x": tensor("float32", "R", "K")},
         {"out": tensor("float32", "R")},

@@ -39,13 +39,13 @@ def test_a_reference_that_changes_an_input_is_refused_by_name(body: str) -> None
     assert '`"x_updates": "x"`' in refused.value.remedy
 
 
-def test_a_reference_may_change_what_it_made() -> None:
+def test_a_reference_may_change_its_own_tensors() -> None:
     result = outputs("    y = x.clone()\n    return y.mul_(factor)\n", torch.ones(4), 2.0)
     assert result["y"].tolist() == [2.0] * 4
 
 
-def test_inputs_of_a_slice_of_memory_that_others_write_are_not_its_own() -> None:
-    """As in the judge: all sets are slices of one allocation."""
+def test_changes_elsewhere_in_the_allocation_are_not_the_references() -> None:
+    """All sets of inputs are slices of one allocation, as in the judge."""
     memory = torch.ones(8)
     memory[4:].fill_(3.0)
     assert outputs("    return x * factor\n", memory[:4], 2.0)["y"].tolist() == [2.0] * 4
@@ -77,10 +77,10 @@ def test_a_declared_update_is_made_on_a_copy_and_need_not_be_returned(last: str,
     assert list(result) == [*outputs, "new"]
     assert result["new"].tolist() == [1.0, 2.0, 1.0, 1.0]
     assert not y or result["y"].tolist() == [2.0] * 4
-    assert input_x.tolist() == [1.0] * 4, "the judge's own input stays as it was"
+    assert input_x.tolist() == [1.0] * 4, "the judge's input is unchanged"
 
 
-def test_what_is_not_declared_may_not_be_changed_beside_what_is() -> None:
+def test_an_undeclared_update_beside_a_declared_one_is_refused() -> None:
     sample_problem = problem(
         {"x": tensor("float32", "n"), "z": tensor("float32", "n")},
         {"new": {**tensor("float32", "n"), "x_updates": "x"}},

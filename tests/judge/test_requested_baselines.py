@@ -66,7 +66,7 @@ def test_a_problem_has_the_variants_that_its_reference_and_the_device_allow(
 
 @pytest.fixture
 def scale(tmp_path: Path) -> Path:
-    """A problem with a library baseline that can run here, a wrong one, and one whose library does not exist."""
+    """A problem with three library baselines: a correct one, a wrong one, and one whose library does not exist."""
     root = write_problem(tmp_path)
     (root / "baselines").mkdir()
     (root / "baselines" / "torch_mul.py").write_text(FACTOR)
@@ -95,7 +95,7 @@ class Libraries(ThreeWorkloads):
         return self
 
 
-def test_a_library_that_is_missing_has_no_time_and_the_reason_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_has_a_reason_instead_of_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(baselines, "_variant", lambda *_: 1.0)
     sample_problem = problem({"x": VECTOR}, {"y": VECTOR}, ADD, {"n": 4})
     libraries: Any = Libraries({})
@@ -121,7 +121,7 @@ class _Clock:
     summed = None
 
     def settle(self) -> None:
-        """Nothing disturbs this device."""
+        """Return at once, because nothing disturbs this device."""
 
     def memory(self, _: object) -> _Clock:
         return self
@@ -129,7 +129,7 @@ class _Clock:
     capacity = 4
 
 
-def test_a_library_has_a_runner_of_its_own_and_forms_of_the_reference_share_one(
+def test_each_library_has_its_runner_and_forms_of_the_reference_share_one(
     monkeypatch: pytest.MonkeyPatch, scale: Path, tmp_path: Path
 ) -> None:
     stage: Any = SimpleNamespace(stage=tmp_path, inside=str)
@@ -181,7 +181,7 @@ def test_library_baselines_are_measured_and_checked_against_the_reference(
 
 @pytest.fixture
 def load(tmp_path: Path) -> Iterator[Callable[[str], Any]]:
-    """Loads a reference into this process; PyTorch's backends are restored afterwards."""
+    """A function that loads a reference into this process; PyTorch's backends are restored afterwards."""
     cuda = torch.backends.cuda
     names = ("flash", "mem_efficient", "math", "cudnn")
     before = {name: getattr(cuda, f"{name}_sdp_enabled")() for name in names}

@@ -27,7 +27,7 @@ def attempt(name, *arguments):
 """
 
 
-def test_nothing_of_the_host_but_libraries_is_there(tmp_path: Path) -> None:
+def test_only_libraries_of_the_host_are_visible(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("private business")
     repository = Path(__file__).resolve().parents[2]
@@ -48,7 +48,7 @@ def test_nothing_of_the_host_but_libraries_is_there(tmp_path: Path) -> None:
     assert output.splitlines() == ["[]", "['1', '2']", "[] /tmp", "[] ['runner']"]
 
 
-def test_nothing_can_be_written_but_private_scratch(tmp_path: Path) -> None:
+def test_only_private_scratch_is_writable(tmp_path: Path) -> None:
     stage = tmp_path / "stage"
     stage.mkdir()
     (stage / "file").write_text("original")
@@ -136,7 +136,7 @@ def test_other_uses_of_calls_that_are_denied_by_argument_are_allowed(tmp_path: P
 
 
 def test_a_sandbox_with_a_device_may_ask_for_pages_of_its_own(tmp_path: Path) -> None:
-    """It shares no memory of the host with the judge, and the device's driver may need them."""
+    """This sandbox shares no host memory with the judge, and the device's driver may need such pages."""
     code = """
     import mmap, sys
     mmap.mmap(-1, 1 << 22).madvise(mmap.MADV_HUGEPAGE)
@@ -158,7 +158,7 @@ def test_threads_and_children_are_allowed(tmp_path: Path) -> None:
     assert says(code, tmp_path).split() == ["thread", "child"]
 
 
-def test_resources_are_bounded_and_the_bounds_hold(tmp_path: Path) -> None:
+def test_resource_limits_are_enforced(tmp_path: Path) -> None:
     processor = max(os.sched_getaffinity(0))
     output = says(
         """
@@ -224,13 +224,13 @@ def test_sealed_inputs_can_be_read_and_never_written(tmp_path: Path) -> None:
     region.close()
 
 
-def test_how_it_ended_is_known(tmp_path: Path) -> None:
+def test_the_exit_code_or_signal_is_reported(tmp_path: Path) -> None:
     for code, ended in (("raise SystemExit(7)", 7), ("import os; os.kill(os.getpid(), 11)", -11)):
         with confined(code, tmp_path) as (sandbox, _):
             assert sandbox.exit_signal_or_code(30.0) == ended
 
 
-def test_a_forking_candidate_is_killed_whole(tmp_path: Path) -> None:
+def test_all_processes_of_a_forking_candidate_are_killed(tmp_path: Path) -> None:
     code = """
     import os, sys, time
     for _ in range(5):
@@ -256,7 +256,7 @@ def test_a_forking_candidate_is_killed_whole(tmp_path: Path) -> None:
     assert not left
 
 
-def test_a_missing_bubblewrap_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_bubblewrap_has_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     check("none")
     monkeypatch.setattr(shutil, "which", lambda _: None)
     with pytest.raises(ConfigurationError, match="bubblewrap is missing") as missing:
@@ -264,7 +264,7 @@ def test_a_missing_bubblewrap_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch
     assert "apt-get install bubblewrap" in str(missing.value)
 
 
-def test_a_bubblewrap_that_cannot_run_says_what_it_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_output_of_a_failing_bubblewrap_is_quoted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     broken = tmp_path / "bwrap"
     broken.write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n")
     broken.chmod(0o755)
@@ -273,7 +273,7 @@ def test_a_bubblewrap_that_cannot_run_says_what_it_said(monkeypatch: pytest.Monk
         check("bubblewrap")
 
 
-def test_the_filter_exists_for_both_architectures_and_no_other() -> None:
+def test_the_filter_exists_for_two_architectures_only() -> None:
     assert len(program("x86_64")) % 8 == 0
     assert program("x86_64") != program("aarch64")
     with pytest.raises(ConfigurationError, match="riscv64"):

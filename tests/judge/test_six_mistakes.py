@@ -103,7 +103,7 @@ extern "C" __global__ void __launch_bounds__(1024, 2) product(const float* x, fl
 
 @pytest.fixture
 def problem(tmp_path: Path) -> Path:
-    """`y = x @ w.T` of bfloat16 operands."""
+    """The problem `y = x @ w.T` with bfloat16 operands."""
     root = tmp_path / "made" / "linear"
     root.mkdir(parents=True)
     definition = {

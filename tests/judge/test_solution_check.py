@@ -72,7 +72,7 @@ def test_a_right_solution_passes_on_every_workload_and_shows_warnings_and_code(
         ),
     ],
 )
-def test_a_wrong_solution_has_its_verdict_and_what_tells_the_mistake(
+def test_a_wrong_solution_has_its_verdict_and_a_hint_at_the_mistake(
     court: JudgeProcess, tmp_path: Path, source: str, verdict: Verdict, reason_part: str
 ) -> None:
     answer = court.check(order(write_problem(tmp_path, sizes=(1003,)), write_cpp(tmp_path / "solution", source)))
@@ -80,7 +80,7 @@ def test_a_wrong_solution_has_its_verdict_and_what_tells_the_mistake(
     assert reason_part in str(answer.reason)
 
 
-def test_what_is_no_solution_is_an_answer(court: JudgeProcess, tmp_path: Path) -> None:
+def test_an_invalid_solution_has_an_answer(court: JudgeProcess, tmp_path: Path) -> None:
     problem = write_problem(tmp_path)
     (tmp_path / "empty").mkdir()
     answer = court.check(order(problem, tmp_path / "empty"))
@@ -91,8 +91,8 @@ def test_what_is_no_solution_is_an_answer(court: JudgeProcess, tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_checks_are_answered_while_something_is_timed_which_still_passes(court: JudgeProcess, tmp_path: Path) -> None:
-    """A wrong one, and one of another problem with larger memory; a second workload is timed after both."""
+def test_checks_are_answered_during_an_evaluation_which_still_passes(court: JudgeProcess, tmp_path: Path) -> None:
+    """Check a wrong solution, and one of a problem with larger memory, before the second workload is timed."""
     problem = write_problem(tmp_path / "a", sizes=(40_000, 999))
     large_problem = write_problem(tmp_path / "b", sizes=(5_000_000,))
     solution = write_cpp(tmp_path / "solution")
@@ -117,7 +117,7 @@ def test_checks_are_answered_while_something_is_timed_which_still_passes(court: 
     assert {answer.id: answer.verdict for answer in answers} == {
         "large": Verdict.PASSED,
         "wrong": Verdict.INCORRECT_NUMERICAL,
-    }, "answered before the evaluation, not after it"
+    }, "both checks are answered during the evaluation"
 
 
 @pytest.mark.slow
@@ -135,4 +135,4 @@ def test_checks_that_are_left_when_an_evaluation_ends_are_answered_then(court: J
     assert court.ask(request, progress, lambda answer: answered_ids.append(answer.id)).verdict is Verdict.PASSED
     while len(answered_ids) < len(names):
         answered_ids.append(court.next_checked().id)
-    assert answered_ids == names, "in their order"
+    assert answered_ids == names, "answers are in the order of the requests"

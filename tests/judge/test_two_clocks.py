@@ -1,4 +1,4 @@
-"""A device with two clocks: baselines are measured by both, and a candidate races the fastest by its own."""
+"""A device with two clocks: both measure baselines, and a candidate races the fastest baseline by its clock."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_baselines_are_measured_by_both_clocks(two_clocks: JudgeProcess, tmp_pat
     assert answer.verdict is Verdict.PASSED, answer.reason
     first, second = answer.baselines["n40000"], answer.sealed_baselines["n40000"]
     for variant in ("eager", "compile"):
-        assert (second[variant] or 0.0) > 10 * (first[variant] or 0.0) > 0.0, answer.environment  # of 100 ticks
+        assert (second[variant] or 0.0) > 10 * (first[variant] or 0.0) > 0.0, answer.environment  # 100 ticks
     assert first["baseline"] is not None
     assert second["baseline"] is None
     environment = answer.environment.model_dump()
@@ -80,14 +80,14 @@ def test_a_device_with_one_clock_has_one_fastest_baseline(court: JudgeProcess, t
 
 
 class _Opponents:
-    """Stands in for the reference's runners; each fails at the eager variant and is not used again."""
+    """Stand-in for the reference's runners; each fails at the eager variant and is not used again."""
 
     def __init__(self) -> None:
         self.started = 0
         self._alive = False
 
     def compile_ahead(self, *_: object) -> None:
-        """There is nothing to compile."""
+        """Do nothing, because there is nothing to compile."""
 
     def trusted(self, *_: object) -> _Opponents:
         self.started += not self._alive
@@ -124,7 +124,7 @@ def test_a_reference_that_fails_on_one_clock_is_missing_there(monkeypatch: pytes
 
 @pytest.mark.parametrize(("measured", "subtracted"), [(2_100.0, 2_100.0), (4_370.0, 2_400.0)])
 def test_the_subtracted_event_overhead_is_limited_to_cuptis_measurement(measured: float, subtracted: float) -> None:
-    """With a stand-in for the GPU."""
+    """The GPU is a stand-in."""
     device = mock.create_autospec(CudaDevice, instance=True)
     device.target, device.summed, device.copy_all = "h200", None, None
     device.languages = CudaDevice.languages

@@ -1,4 +1,4 @@
-"""Wrong, missing, stale or stolen answers: each is caught."""
+"""Attacks with wrong, missing, stale or stolen answers."""
 
 from __future__ import annotations
 

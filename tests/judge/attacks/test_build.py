@@ -1,4 +1,4 @@
-"""Code that runs, or reads, while it is compiled."""
+"""Attacks that run code or read files during compilation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Work hidden from the clock, clocks bent, and the other side slowed."""
+"""Attacks that hide work from the clock, manipulate clocks, or slow the baseline."""
 
 from __future__ import annotations
 

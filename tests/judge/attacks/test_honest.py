@@ -1,4 +1,4 @@
-"""Honest code that a judge must not mistake for cheating."""
+"""Honest solutions that resemble attacks: the judge must accept them."""
 
 from __future__ import annotations
 
@@ -150,13 +150,13 @@ def test_passes(control: Attack, courts: Courts) -> None:
 @pytest.mark.slow
 @pytest.mark.serial
 @pytest.mark.parametrize("control", CONTROLS, ids=lambda control: control.name)
-def test_reads_what_the_runners_own_clock_says(control: Attack, courts: Courts) -> None:
-    # On a host that takes the processor away a single reading can be many times too long.
-    assert any(_reads_what_is_claimed(control, courts) for _ in range(3))
+def test_the_latency_agrees_with_the_runners_own_clock(control: Attack, courts: Courts) -> None:
+    # Preemption by the host can make a single reading many times too long.
+    assert any(_latency_bounds_the_claim(control, courts) for _ in range(3))
 
 
-def _reads_what_is_claimed(control: Attack, courts: Courts) -> bool:
-    """Return true if our latency bounds the time of the runner's own clock from above, with a limited excess."""
+def _latency_bounds_the_claim(control: Attack, courts: Courts) -> bool:
+    """Return true if the latency agrees with the claimed one, which the runner measures with its own clock."""
     answer = courts.real(control)
     assert answer.verdict is Verdict.PASSED, answer.reason
     assert answer.summary.speedup_ci95 is not None

@@ -1,4 +1,4 @@
-"""Reaching for what is not the candidate's: other processes, files, processors, the line to the judge, the machine."""
+"""Attacks on other processes, files and processors, on the connection to the judge, and on the machine."""
 
 from __future__ import annotations
 
@@ -311,7 +311,7 @@ ON_DISK = Attack(
     """,
     prelude=EARLY,
 )
-"""Answers by content, kept in every place that can be written."""
+"""An attack that stores answers by content in every writable place."""
 
 
 CAUGHT = FORGED + ENDED + BOMBS
@@ -345,8 +345,8 @@ def test_buys_nothing(attack: Attack, courts: Courts) -> None:
 
 @pytest.mark.slow
 @pytest.mark.serial
-def test_what_one_evaluation_kept_on_disk_is_gone_in_the_next(courts: Courts) -> None:
-    """A naive judge's second run is all hits."""
+def test_files_of_one_evaluation_are_gone_in_the_next(courts: Courts) -> None:
+    """In the naive judge the second run finds every answer."""
     try:
         courts.naive(ON_DISK)
         fool_and_defuse(ON_DISK, courts)

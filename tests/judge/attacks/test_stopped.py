@@ -1,4 +1,4 @@
-"""Work while the judge assumes that the sandbox is stopped, and memory or a processor prepared for one side only."""
+"""Attacks that work while the judge assumes a stopped sandbox, or prepare memory or a processor for one side only."""
 
 from __future__ import annotations
 
