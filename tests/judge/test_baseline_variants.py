@@ -21,7 +21,7 @@ from harness.model.judging import MoreBaseline
 from harness.model.verdict import Verdict
 from harness.runner import reference
 from harness.runner.shared_memory import SlotField
-from tests.judge.made import problem, tensor
+from tests.judge.problem_in_memory import problem, tensor
 
 ADD = "def run(x):\n    return x + 1\n"
 

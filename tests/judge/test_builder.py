@@ -15,7 +15,7 @@ from harness.judge.build import builder
 from harness.judge.build.builder import BuildFailed, build_cpp
 from harness.model.problem import Problem
 from tests.judge.courtroom import KERNEL, write_cpp
-from tests.judge.made import problem, tensor
+from tests.judge.problem_in_memory import problem, tensor
 
 pytestmark = pytest.mark.usefixtures("own_locks")
 

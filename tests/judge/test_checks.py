@@ -12,7 +12,7 @@ from harness.judge.reference import load_reference
 from harness.judge.round_outcomes import CheckOutcome
 from harness.model.problem import Problem
 from harness.model.verdict import Verdict
-from tests.judge.made import problem, tensor
+from tests.judge.problem_in_memory import problem, tensor
 
 _ATTENTION = """
 import torch

@@ -24,8 +24,8 @@ from harness.model.counter_text import report_lines
 from harness.model.counters import CounterReport, KernelCounters, kernel_name
 from harness.model.launches import Pointer, ResolvedLaunch, ResolvedPlan
 from harness.model.problem import Problem
-from tests.judge.made import problem, tensor
 from tests.judge.ncu_output import MEMORY_BOUND, STALL, stand_in, table
+from tests.judge.problem_in_memory import problem, tensor
 
 pytestmark = pytest.mark.usefixtures("own_locks")
 

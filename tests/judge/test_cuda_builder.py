@@ -16,7 +16,7 @@ from harness.judge.build.builder import BuildFailed
 from harness.judge.build.cuda_builder import SealedBuild, build_cuda
 from harness.judge.build.toolkit import find_toolkit
 from harness.model.problem import Problem
-from tests.judge.made import problem, tensor
+from tests.judge.problem_in_memory import problem, tensor
 
 pytestmark = pytest.mark.usefixtures("own_locks")
 

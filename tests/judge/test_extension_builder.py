@@ -33,7 +33,7 @@ from harness.model.solution import Solution
 from harness.model.verdict import Verdict
 from harness.runner import extension, wire
 from tests.judge.extensions import NEEDS_NVCC, TORCH, TVM_FFI, write_extension
-from tests.judge.made import problem, tensor
+from tests.judge.problem_in_memory import problem, tensor
 
 # One process compiles the shared artefact and starts the runner.
 pytestmark = [pytest.mark.xdist_group("extensions"), pytest.mark.usefixtures("own_locks")]

@@ -27,7 +27,7 @@ from harness.workspace.judge_client import JudgeClient, JudgeLost, RequestAnswer
 from harness.workspace.judge_endpoint import JudgeNotice
 from tests.judge.confined import confined
 from tests.judge.courtroom import KERNEL, write_cpp, write_problem
-from tests.judge.made import problem, tensor
+from tests.judge.problem_in_memory import problem, tensor
 from tests.ledger.ledgers import required_small_disk, small_disk
 from tests.waiting import DEADLINE_S
 

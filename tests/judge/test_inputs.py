@@ -19,7 +19,7 @@ from harness.judge.input_data.safetensors import read_safetensors
 from harness.judge.input_data.stress_inputs import CASES, make, stress_cases, tolerance_for
 from harness.judge.reference import InvalidReferenceError, torch_dtype
 from harness.model.problem import Problem
-from tests.judge.made import problem, tensor
+from tests.judge.problem_in_memory import problem, tensor
 
 _SIZES = {"B": 64, "H": 96, "V": 50, "E": 8, "P": 33, "T": 640}
 

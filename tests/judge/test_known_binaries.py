@@ -20,7 +20,7 @@ from harness.model.problem import Problem
 from harness.model.verdict import Verdict
 from harness.workspace.blocking_judge import JudgeProcess
 from tests.judge.courtroom import judge, write_cpp, write_problem
-from tests.judge.made import problem, tensor
+from tests.judge.problem_in_memory import problem, tensor
 
 pytestmark = [pytest.mark.xdist_group("judge"), pytest.mark.usefixtures("own_locks")]
 

@@ -7,7 +7,7 @@ from harness.judge.input_data.inputs import InputSource
 from harness.judge.precision import Truth, find_truth, outputs_in, relative_error
 from harness.judge.reference import Reference, Value, load_reference
 from harness.model.problem import Problem
-from tests.judge.made import problem, tensor
+from tests.judge.problem_in_memory import problem, tensor
 
 ROWS, LONG = 8, 16384
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from harness.judge.reference import InvalidReferenceError, load_reference
-from tests.judge.made import problem, tensor
+from tests.judge.problem_in_memory import problem, tensor
 
 HEAD = "import torch\ndef run(x, factor):\n"
 

@@ -23,7 +23,7 @@ from harness.model.verdict import Verdict
 from harness.runner import reference
 from harness.workspace.blocking_judge import JudgeProcess
 from tests.judge.courtroom import SCALE, judge, write_cpp, write_problem
-from tests.judge.made import problem, tensor
+from tests.judge.problem_in_memory import problem, tensor
 from tests.judge.test_baseline_variants import ADD, Slots, ThreeWorkloads
 
 ALL: tuple[MoreBaseline, ...] = (

@@ -22,7 +22,7 @@ from harness.judge.runners import RunnerFailed
 from harness.model.verdict import Verdict
 from harness.workspace.blocking_judge import JudgeProcess
 from tests.judge.courtroom import judge, judge_with_own_locks, write_cpp, write_problem, write_pytorch
-from tests.judge.made import problem, tensor
+from tests.judge.problem_in_memory import problem, tensor
 
 pytestmark = pytest.mark.xdist_group("judge")
 
