@@ -33,7 +33,7 @@ class SpeedGoal:
     example: str
     problem: Path
     of: str
-    """`baseline_us`: the library behind the eager reference; `sol_us`: bytes over the datasheet's bandwidth."""
+    """`baseline_us`: time of the library behind the eager reference; `sol_us`: bytes over the datasheet's bandwidth."""
     least_share: float
     counts: Callable[[dict[str, int]], bool]
 

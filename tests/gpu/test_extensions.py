@@ -1,4 +1,4 @@
-"""CUDA C++ extensions through both bindings: right ones pass on the bounded clock, wrong ones get their verdict."""
+"""CUDA C++ extensions through both bindings: right ones pass with the bounded clock, wrong ones get their verdict."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_right_extension_passes(solution: Attack, courts: GpuCourts) -> None:
 
 
 @pytest.mark.parametrize("solution", WRONG, ids=lambda solution: solution.name)
-def test_a_wrong_extension_is_told_so(solution: Attack, courts: GpuCourts) -> None:
+def test_a_wrong_extension_gets_its_verdict(solution: Attack, courts: GpuCourts) -> None:
     answer = courts.real(solution)
     assert answer.verdict in solution.caught, answer.reason
     assert solution.says in (answer.reason or "")

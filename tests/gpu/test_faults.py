@@ -1,4 +1,4 @@
-"""A fault gets its verdict, and the next candidate is judged as if nothing had happened."""
+"""A fault gets its verdict, and does not affect the next candidate."""
 
 # ruff: noqa: E501 - sources of solutions keep their lines
 from __future__ import annotations
@@ -51,7 +51,7 @@ FAULTS = (
 
 @pytest.fixture(scope="module", autouse=True)
 def _reference_is_running(courts: GpuCourts) -> None:
-    """The first evaluation of a problem starts its reference, which no fault has to do with."""
+    """Judge an honest solution: the first evaluation of a problem also starts its reference, which takes time."""
     assert courts.real(HONEST["linear"], max_judge_s=60.0).verdict is Verdict.PASSED
 
 

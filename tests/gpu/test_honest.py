@@ -1,4 +1,4 @@
-"""Honest solutions of every kind pass, three times in a row, and none is held for being too fast."""
+"""Honest solutions of every kind pass three times in a row, and none is rejected as too fast."""
 
 from __future__ import annotations
 

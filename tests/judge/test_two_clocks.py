@@ -124,7 +124,7 @@ def test_a_reference_that_fails_on_one_clock_is_missing_there(monkeypatch: pytes
 
 @pytest.mark.parametrize(("measured", "subtracted"), [(2_100.0, 2_100.0), (4_370.0, 2_400.0)])
 def test_the_subtracted_event_overhead_is_limited_to_cuptis_measurement(measured: float, subtracted: float) -> None:
-    """The GPU is a stand-in."""
+    """With a stand-in for the GPU."""
     device = mock.create_autospec(CudaDevice, instance=True)
     device.target, device.summed, device.copy_all = "h200", None, None
     device.languages = CudaDevice.languages
