@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import random
+from unittest import mock
 
 import pytest
 
-from harness.judge.devices.event_overhead import TracedKernel, short_kernel_duration_us
+from harness.judge.devices.event_overhead import TracedKernel, event_overhead_us, short_kernel_duration_us
 from harness.runner.launcher import TrustedKernels
 
 
@@ -34,3 +35,13 @@ def test_an_incomplete_trace_gives_no_duration(missing: str) -> None:
     kernels = trace([1.0] * TrustedKernels.SHORT_READINGS)
     kernels = {"none traced": [], "one reading": kernels[:-3], "one kernel": kernels[:-1]}[missing]
     assert math.isnan(short_kernel_duration_us(kernels))
+
+
+@pytest.mark.parametrize(("self_timed_us", "subtracted_us"), [(2.1, 2.1), (4.37, 2.4)])
+def test_without_a_trace_the_overhead_of_a_self_timed_kernel_counts_up_to_a_limit(
+    self_timed_us: float, subtracted_us: float
+) -> None:
+    """With a stand-in for the GPU."""
+    trusted = mock.create_autospec(TrustedKernels, instance=True)
+    trusted.pair_overhead_us.return_value = self_timed_us
+    assert event_overhead_us(trusted, 7.0) == subtracted_us

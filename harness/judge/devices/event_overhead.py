@@ -69,10 +69,13 @@ def _chunks(values: Sequence[float]) -> list[Sequence[float]]:
 
 def _trace(trusted: TrustedKernels) -> list[TracedKernel]:
     """Trace the short kernels with CUPTI, through torch's profiler; empty where it is not available."""
+    activity = torch.profiler.ProfilerActivity.CUDA
+    if activity not in torch.profiler.supported_activities():
+        return []
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+            with torch.profiler.profile(activities=[activity]) as profile:
                 trusted.short_kernel_us()
             events = profile.events() or ()
     except RuntimeError:
