@@ -64,7 +64,7 @@ class Attack:
     problem: str = "linear"
     destination_passing: bool = True
     files: tuple[tuple[str, str], ...] = ()
-    says: str = ""
+    reason_part: str = ""
     reasons: tuple[str, ...] = ()
     """Parts of the judge's reason that name the defence; one of them must be in the reason of a rejected attack."""
     naive_clock: Literal["each", "together", "calibrated"] = "each"

@@ -24,7 +24,7 @@ from tests.judge.attacks.conftest import Case, Courts, Lines, start
 _HERE = Path(__file__).parent
 
 
-def why_not() -> str | None:
+def missing_gpu_reason() -> str | None:
     """Return the reason why GPU tests cannot run here, without importing torch, which takes seconds."""
     if shutil.which("nvidia-smi") is None or not list(Path("/dev").glob("nvidia[0-9]*")):
         return "no CUDA device here: neither nvidia-smi nor /dev/nvidia0"
@@ -52,7 +52,7 @@ def answer_on(
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    reason = why_not()
+    reason = missing_gpu_reason()
     for item in items:
         if item.path.is_relative_to(_HERE):
             item.add_marker(pytest.mark.gpu)

@@ -135,7 +135,7 @@ def load_cuda(solution: Path, spec: dict[str, Any], sizes: dict[str, int]) -> Ca
 def main() -> None:
     """Serve requests until stdin ends; only the children use CUDA."""
     assert statistics.median([1.0]) == 1.0
-    serve(judge, gives_up_s=25.0)  # the creation of a GPU context takes seconds
+    serve(judge, timeout_s=25.0)  # the creation of a GPU context takes seconds
 
 
 if __name__ == "__main__":

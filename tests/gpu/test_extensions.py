@@ -56,7 +56,7 @@ def test_a_right_extension_passes(solution: Attack, courts: GpuCourts) -> None:
 def test_a_wrong_extension_gets_its_verdict(solution: Attack, courts: GpuCourts) -> None:
     answer = courts.real(solution)
     assert answer.verdict in solution.caught, answer.reason
-    assert solution.says in (answer.reason or "")
+    assert solution.reason_part in (answer.reason or "")
     if answer.verdict is Verdict.COMPILE_ERROR:
         line = solution.source.splitlines().index(
             next(source_line for source_line in solution.source.splitlines() if "x.rows" in source_line)

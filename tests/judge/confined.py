@@ -39,7 +39,7 @@ def confined(
             sandbox.kill()
 
 
-def says(code: str, directory: Path, *, limits: SandboxLimits | None = None, binds: Binds | None = None) -> str:
+def stderr_of(code: str, directory: Path, *, limits: SandboxLimits | None = None, binds: Binds | None = None) -> str:
     """Return the stderr of the code, once it has ended."""
     with confined(code, directory, limits=limits, binds=binds) as (sandbox, log):
         assert sandbox.exit_signal_or_code(60.0) == 0, log.read_text()

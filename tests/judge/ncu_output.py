@@ -70,10 +70,10 @@ def table(rows: Sequence[tuple[str, Mapping[str, tuple[str, str]]]]) -> str:
 
 
 def stand_in(directory: Path, log: str, *, code: int = 0, refuses: str = "") -> Path:
-    """A program in Nsight Compute's place, for a machine without a GPU.
+    """Write a stand-in for Nsight Compute, for a machine without a GPU, and return its path.
 
-    It writes `log` where its options say, notes how it was called in `calls` beside its log, and fails, naming the
-    metric, where it is asked for one that it `refuses`.
+    It writes `log` to the file that its options name. If the metric `refuses` is requested, it fails with the metric's
+    name.
     """
     directory.mkdir(parents=True)
     (directory / "log.csv").write_text(log)

@@ -204,9 +204,9 @@ def test_one_pass_has_the_result_of_torch(one_pass: Summed, dtype: torch.dtype, 
         )
         for place in {0, count // 2, count - 1}:
             for bad in (math.nan, math.inf, 1e9):
-                spoilt = actual.clone()
-                spoilt[place] = bad
-                assert not one_pass(spoilt, right, tolerance).within
+                changed = actual.clone()
+                changed[place] = bad
+                assert not one_pass(changed, right, tolerance).within
     assert not one_pass(torch.zeros_like(right), right, tolerance).some_nonzero
 
 

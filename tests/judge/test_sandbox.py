@@ -14,7 +14,7 @@ from harness.judge.isolation.resource_limits import SandboxLimits
 from harness.judge.isolation.sandbox import Binds, check
 from harness.judge.isolation.seccomp import program
 from harness.judge.shared_memory import Region
-from tests.judge.confined import confined, says
+from tests.judge.confined import confined, stderr_of
 from tests.waiting import wait_until
 
 _CALLS = """
@@ -31,7 +31,7 @@ def test_only_libraries_of_the_host_are_visible(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("private business")
     repository = Path(__file__).resolve().parents[2]
-    output = says(
+    output = stderr_of(
         f"""
         import os, sys
         paths = [{str(secret)!r}, {str(repository / "harness")!r}, {str(repository / ".git")!r}]
@@ -52,7 +52,7 @@ def test_only_private_scratch_is_writable(tmp_path: Path) -> None:
     stage = tmp_path / "stage"
     stage.mkdir()
     (stage / "file").write_text("original")
-    output = says(
+    output = stderr_of(
         """
         import sys
         for path in ("/stage/file", "/usr/x", "/opt/judge/runner/main.py", "/x", "/proc/sys/kernel/core_pattern",
@@ -79,13 +79,13 @@ def test_there_is_no_network(tmp_path: Path) -> None:
     except OSError as error:
         print("no", file=sys.stderr)
     """
-    assert says(code, tmp_path).splitlines()[-1] == "no"
-    assert "'lo'" in says(code, tmp_path).splitlines()[0]
+    assert stderr_of(code, tmp_path).splitlines()[-1] == "no"
+    assert "'lo'" in stderr_of(code, tmp_path).splitlines()[0]
 
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="the numbers of system calls are this architecture's")
 def test_calls_that_would_escape_the_clock_or_the_stop_are_denied(tmp_path: Path) -> None:
-    output = says(
+    output = stderr_of(
         _CALLS
         + """
 mask = ctypes.c_ulong(3)
@@ -132,7 +132,7 @@ def test_other_uses_of_calls_that_are_denied_by_argument_are_allowed(tmp_path: P
     os.posix_fallocate(os.memfd_create("file"), 0, 4096)
     print("allowed", file=sys.stderr)
     """
-    assert says(code, tmp_path) == "allowed"
+    assert stderr_of(code, tmp_path) == "allowed"
 
 
 def test_a_sandbox_with_a_device_may_ask_for_pages_of_its_own(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_a_sandbox_with_a_device_may_ask_for_pages_of_its_own(tmp_path: Path) ->
     except PermissionError:
         print("collapsing is denied", file=sys.stderr)
     """
-    assert says(code, tmp_path, binds=Binds(devices=("/dev/null",))) == "collapsing is denied"
+    assert stderr_of(code, tmp_path, binds=Binds(devices=("/dev/null",))) == "collapsing is denied"
 
 
 def test_threads_and_children_are_allowed(tmp_path: Path) -> None:
@@ -155,12 +155,12 @@ def test_threads_and_children_are_allowed(tmp_path: Path) -> None:
     thread.start(); thread.join()
     print(subprocess.run(["/usr/bin/env", "echo", "child"], capture_output=True, text=True).stdout, file=sys.stderr)
     """
-    assert says(code, tmp_path).split() == ["thread", "child"]
+    assert stderr_of(code, tmp_path).split() == ["thread", "child"]
 
 
 def test_resource_limits_are_enforced(tmp_path: Path) -> None:
     processor = max(os.sched_getaffinity(0))
-    output = says(
+    output = stderr_of(
         """
         import os, resource, sys
         print(sorted(os.sched_getaffinity(0)), resource.getrlimit(resource.RLIMIT_CORE), file=sys.stderr)

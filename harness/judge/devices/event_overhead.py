@@ -70,7 +70,7 @@ def _chunks(values: Sequence[float]) -> list[Sequence[float]]:
 def _trace(trusted: TrustedKernels) -> list[TracedKernel]:
     """Trace the short kernels with CUPTI, through torch's profiler; empty where it is not available."""
     activity = torch.profiler.ProfilerActivity.CUDA
-    if activity not in torch.profiler.supported_activities():
+    if activity not in torch.profiler.supported_activities():  # type: ignore[no-untyped-call]
         return []
     try:
         with warnings.catch_warnings():

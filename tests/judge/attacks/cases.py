@@ -82,7 +82,7 @@ class Attack:
     flags: tuple[str, ...] = ()
     files: Mapping[str, str] = field(default_factory=dict)
     prelude: str = ""
-    says: str = ""
+    reason_part: str = ""
     """Part of the judge's reason."""
     off: tuple[str, ...] = ()
     """Defences (tests.judge.attacks.undefended) without which it gains, if the naive judge lacks the attacked part."""

@@ -131,16 +131,16 @@ def load_cpp(definition: dict[str, Any], solution: Path, spec: dict[str, Any]) -
     return call
 
 
-def serve(judge_request: Judge, gives_up_s: float) -> None:
-    """Answer requests until stdin ends; a request without a result after `gives_up_s` counts as hung."""
+def serve(judge_request: Judge, timeout_s: float) -> None:
+    """Answer requests until stdin ends; a request without a result after `timeout_s` counts as hung."""
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     for line in sys.stdin:
-        sys.stdout.write(json.dumps(_serve_one(json.loads(line), judge_request, gives_up_s)) + "\n")
+        sys.stdout.write(json.dumps(_serve_one(json.loads(line), judge_request, timeout_s)) + "\n")
         sys.stdout.flush()
 
 
-def _serve_one(request: dict[str, str], judge_request: Judge, gives_up_s: float) -> dict[str, Any]:
+def _serve_one(request: dict[str, str], judge_request: Judge, timeout_s: float) -> dict[str, Any]:
     """Fork, judge, and return the result."""
     read, write = os.pipe()
     with tempfile.TemporaryFile() as output_file:
@@ -148,7 +148,7 @@ def _serve_one(request: dict[str, str], judge_request: Judge, gives_up_s: float)
         if child == 0:
             _judge_in_child(request, judge_request, write, output_file.fileno())
         os.close(write)
-        lines, hung = _collect(read, gives_up_s)
+        lines, hung = _collect(read, timeout_s)
         alive = _end(child)
         os.close(read)
         size = os.fstat(output_file.fileno()).st_size
@@ -184,9 +184,9 @@ def _judge_in_child(request: dict[str, str], judge_request: Judge, answers: int,
         os._exit(code)
 
 
-def _collect(read: int, gives_up_s: float) -> tuple[list[str], bool]:
+def _collect(read: int, timeout_s: float) -> tuple[list[str], bool]:
     """Return the lines until END or the end of the file, and true if neither arrived in time."""
-    text, deadline = b"", time.monotonic() + gives_up_s
+    text, deadline = b"", time.monotonic() + timeout_s
     while not text.endswith(_END):
         left = deadline - time.monotonic()
         if left <= 0 or not select.select([read], [], [], left)[0]:
@@ -215,7 +215,7 @@ def main() -> None:
     """Serve on one thread."""
     torch.set_num_threads(1)
     torch.randn(8, 8) @ torch.randn(8, 8)
-    serve(judge, gives_up_s=5.0)
+    serve(judge, timeout_s=5.0)
 
 
 if __name__ == "__main__":

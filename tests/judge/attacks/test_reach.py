@@ -148,7 +148,7 @@ FORGED = (
         """,
         (Verdict.REWARD_HACK,),
         prelude=EARLY + _LINE,
-        says="forged an answer",
+        reason_part="forged an answer",
     ),
     Attack(
         "an_answer_to_another_call",
@@ -157,7 +157,7 @@ FORGED = (
         """,
         (Verdict.REWARD_HACK,),
         prelude=EARLY + _LINE,
-        says="forged an answer",
+        reason_part="forged an answer",
     ),
 )
 ENDED = (
@@ -188,7 +188,7 @@ ENDED = (
         prelude=EARLY,
         problem="linear_twice",
         fools="wrong",
-        says="exited with code 0",
+        reason_part="exited with code 0",
     ),
     Attack(
         "aborted",
@@ -204,7 +204,7 @@ ENDED = (
         prelude=CPP,
         problem="linear_twice",
         fools="wrong",
-        says="killed by SIGABRT",
+        reason_part="killed by SIGABRT",
     ),
     Attack(
         "at_exit",
@@ -220,7 +220,7 @@ ENDED = (
         prelude=EARLY,
         problem="linear_twice",
         fools="wrong",
-        says="SystemExit",
+        reason_part="SystemExit",
     ),
 )
 BOMBS = (
@@ -239,7 +239,7 @@ BOMBS = (
         (Verdict.RUNTIME_ERROR,),
         prelude=EARLY,
         fools="litter",
-        says="processes in the sandbox",
+        reason_part="processes in the sandbox",
     ),
     Attack(
         "much_memory",
@@ -254,7 +254,7 @@ BOMBS = (
         (Verdict.RUNTIME_ERROR,),
         prelude=EARLY,
         fools="wrong",
-        says="OSError",
+        reason_part="OSError",
     ),
     Attack(
         "much_to_say",
@@ -282,7 +282,7 @@ BOMBS = (
         (Verdict.TIMEOUT,),
         prelude=EARLY,
         fools="hang",
-        says="no answer within",
+        reason_part="no answer within",
     ),
 )
 ON_DISK = Attack(

@@ -115,7 +115,7 @@ WOKEN = Attack(
     (Verdict.REWARD_HACK,),
     language="cpp",
     prelude=_WATCHER,
-    says="while it was stopped",
+    reason_part="while it was stopped",
     off=("stop",),
 )
 SIGNALLED = Attack(
@@ -138,7 +138,7 @@ SIGNALLED = Attack(
     (Verdict.REWARD_HACK,),
     language="cpp",
     prelude=_WATCHER,
-    says="while it was stopped",
+    reason_part="while it was stopped",
     gains=False,
 )
 POLLING = Attack(

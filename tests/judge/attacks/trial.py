@@ -62,7 +62,7 @@ def catch(attack: Attack, courts: Courts) -> JudgeAnswer:
     answer = courts.real(attack)
     assert answer.verdict in attack.caught, answer.reason
     assert answer.reason
-    assert attack.says in answer.reason, answer.reason
+    assert attack.reason_part in answer.reason, answer.reason
     assert answer.summary.speedup is None
     assert not courts.plant(attack).exists()
     return answer
