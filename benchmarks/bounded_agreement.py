@@ -3,8 +3,8 @@
     python -m benchmarks.bounded_agreement
 
 The judge times a CUDA C++ extension that launches one kernel, in a sandboxed process. This process launches the same
-kernel on inputs of the same size, with other data in L2, and torch's profiler, which reads CUPTI, reports the start of
-the launch call and the end of the kernel. Sizes give 50 us and more.
+kernel on inputs of the same size, with other data in L2. Torch's profiler, which reads CUPTI, reports the start of the
+launch call and the end of the kernel. The sizes give latencies of 50 us and more.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ class Checks:
         if progress.stage == "workload" and not self._pending:
             self._send()
 
-    def answered(self, answer: CheckAnswer) -> None:
+    def record(self, answer: CheckAnswer) -> None:
         """Record an answer and send the next check."""
         self._pending = False
         self.seconds[self._kind].append(time.perf_counter() - self._sent_at)
@@ -122,7 +122,7 @@ def evaluate(judge: JudgeProcess, setup: Setup, checks: Checks | None) -> JudgeA
     )  # fmt: skip
     if checks is None:
         return judge.ask(request, lambda _: None)
-    answer = judge.ask(request, checks.start, checks.answered)
+    answer = judge.ask(request, checks.start, checks.record)
     checks.finish()
     return answer
 

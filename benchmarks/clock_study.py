@@ -363,7 +363,7 @@ def rounds_for(judge: Judge, target_us: float, elements: int) -> int:
 
 
 def study(
-    modes: list[str], batch_ms: list[float], repeats: int, say: Callable[[str], None]
+    modes: list[str], batch_ms: list[float], repeats: int, report: Callable[[str], None]
 ) -> list[dict[str, float | str]]:
     """Return the table: one row per mode, kernel length and batch length.
 
@@ -371,7 +371,7 @@ def study(
         modes: `ipc`, `vmm` or `copy`.
         batch_ms: lengths of batches in milliseconds.
         repeats: batches of each row.
-        say: prints one line of progress.
+        report: prints one line of progress.
     """
     rows: list[dict[str, float | str]] = []
     elements = SET_BYTES // 4
@@ -383,7 +383,7 @@ def study(
         empty = [judge.batch(0, 0, elements) for _ in range(50)]
         clocks, reveals, gathers = zip(*((b.clock_us, b.opened_us, b.gather_us) for b in empty), strict=True)
         handshake, reveal, gather = (statistics.median(values) for values in (clocks, reveals, gathers))
-        say(
+        report(
             f"{mode}: handshake {handshake:.0f} us (range {_spread(list(clocks)):.0f} %), "
             f"of it reveal {reveal:.0f}, gather {gather:.0f}"
         )
@@ -392,7 +392,7 @@ def study(
         known_batches = [judge.batch(1, 20_000, elements) for _ in range(50)]
         fixed = [b.clock_us - b.events_us for b in known_batches]
         handshake = statistics.median(fixed)
-        say(f"{mode}: batch of one known kernel: {handshake:.0f} us beside it (range {_spread(fixed):.0f} %)")
+        report(f"{mode}: batch of one known kernel: {handshake:.0f} us beside it (range {_spread(fixed):.0f} %)")
         for target in (2, 3, 5, 10, 20, 50, 100, 500, 1000, 5000):
             small = max(256, min(elements, int(target * 20_000)))
             rounds = rounds_for(judge, target, small)

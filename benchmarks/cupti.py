@@ -62,7 +62,9 @@ def agreement(calls: int = 32) -> Iterator[Row]:
             problem = load_problem(file.parents[2])
             built = build_cuda(problem, solution, cache_dir=Path(scratch), sandbox="bubblewrap")
             for workload in _ends(problem):
-                sealed, traced = _both(trusted, problem, workload, built.plans[workload.uuid], built.directory, calls)
+                sealed, traced = _sealed_and_traced_us(
+                    trusted, problem, workload, built.plans[workload.uuid], built.directory, calls
+                )
                 sealed -= overhead_us
                 allowed = max(0.03 * traced, 0.3)
                 text = f"{sealed:.2f} us, CUPTI {traced:.2f} us: {sealed - traced:+.2f}"
@@ -78,7 +80,7 @@ def _axes(workload: Workload) -> str:
     return " ".join(f"{name}={value}" for name, value in workload.axes.items())
 
 
-def _both(
+def _sealed_and_traced_us(
     trusted: TrustedKernels, problem: Problem, workload: Workload, plan: ResolvedPlan, built: Path, calls: int
 ) -> tuple[float, float]:
     """Return the microseconds of a call: between events, and by CUPTI."""

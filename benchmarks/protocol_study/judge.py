@@ -62,7 +62,7 @@ class Judge:
                 empties = [self.cycles.cycle(side, kind=EMPTY) for _ in range(_EMPTIES)]
                 rows = self._repeat(cell, lambda: self._held_cycle(side))
             record = {"kernel_us": kernel_us, "rounds": side.rounds, "calls": rows, "empty": empties}
-            self._say_stop(side)
+            self._request_stop(side)
         return record
 
     def _held_cycle(self, side: Side) -> list[float]:
@@ -99,10 +99,10 @@ class Judge:
                     if cell.stopped:
                         os.killpg(candidate.pid, signal.SIGCONT)
             after = self._repeat(cell, lambda: self.cycles.cycle(baseline))
-            self._say_stop(baseline)
+            self._request_stop(baseline)
         return {"calls": calls, "before": before, "beside": beside, "after": after, "idle_probe_us": idle, "empty": []}
 
-    def _say_stop(self, side: Side) -> None:
+    def _request_stop(self, side: Side) -> None:
         bell = side.bell
         sequence = bell.request(STOP)
         bell.words[SEQUENCE] = sequence

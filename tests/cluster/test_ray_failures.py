@@ -19,7 +19,7 @@ import harness
 from harness.agents.confinement import command_line, empty_view
 from tests.cluster.ray_nodes import RayNodes, ray_nodes
 from tests.cluster.ray_site import RaySite, evaluations_asked, needs_ray, no_judge_left, ray_site
-from tests.judge.confined import says
+from tests.judge.confined import stderr_of
 from tests.site import Site, git, site_in
 from tests.waiting import wait_until
 
@@ -291,7 +291,7 @@ for address in {addresses!r}:
         pass
 print([name for name in os.environ if "RAY" in name], os.path.exists({str(nodes.directory)!r}), file=sys.stderr)
 """
-    assert says(attempt, tmp_path) == "[] False"
+    assert stderr_of(attempt, tmp_path) == "[] False"
     agent = command_line(empty_view(tmp_path / "view"), [sys.executable, "-I", "-c", attempt], {})
     done = subprocess.run(agent, capture_output=True, text=True, timeout=120, check=False, env=nodes.ray_environment())
     assert (done.returncode, done.stderr.strip()) == (0, "[] False")

@@ -28,7 +28,7 @@ from harness.formats.problems import list_problems, load_problem
 from harness.judge.reference import load_reference
 from harness.model.problem import Problem
 from tests.formats.problem_files import write_problem
-from tests.judge.made import problem
+from tests.judge.problem_in_memory import problem
 
 PROBLEMS = Path(__file__).parents[2] / "problems"
 KEYS = list_problems(PROBLEMS)

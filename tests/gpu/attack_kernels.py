@@ -1,4 +1,4 @@
-"""Device code and Python that attacks on a GPU share: kernels by CuPy, and hooks into the runner's own loop."""
+"""Shared device code and Python of attacks on a GPU: kernels by CuPy, and hooks into the runner's own loop."""
 
 # ruff: noqa: E501 - sources of solutions keep their lines
 from __future__ import annotations
@@ -245,7 +245,7 @@ def begun(placement):
     return True
 '''
 )
-"""Only for a runner of the real judge: with the naive one no set is there before its call."""
+"""For a runner of the real judge only: in the naive judge no set of inputs exists before its call."""
 
 TURN = (
     CUPY
@@ -278,4 +278,4 @@ def attack(work):
     return run
 """
 )
-"""Attacks that leave work for the other side's turn: after the last call of a batch, before the runner is stopped."""
+"""Start of attacks that enqueue work for the baseline's turn after a batch's last call, before the runner is stopped."""

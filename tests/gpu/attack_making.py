@@ -1,4 +1,4 @@
-"""What attacks are made of: verdicts that catch them, and the languages they are written in."""
+"""Building blocks of attacks: verdicts that catch them, and the languages of their sources."""
 
 from __future__ import annotations
 
@@ -29,17 +29,19 @@ def honest(x, out):
 """
 
 
-def python(name: str, source: str, caught: tuple[Verdict, ...] = (), **more: object) -> Attack:
-    return Attack(name, EARLY + source, caught, **more)  # type: ignore[arg-type]
+def python(name: str, source: str, caught: tuple[Verdict, ...] = (), **fields: object) -> Attack:
+    return Attack(name, EARLY + source, caught, **fields)  # type: ignore[arg-type]
 
 
-def triton(name: str, source: str, caught: tuple[Verdict, ...] = (), **more: object) -> Attack:
-    given: dict[str, object] = {"problem": "norm", "version": "norm_triton", **more}
-    return Attack(name, TRITON_SOURCE + source, caught, language="triton", **given)  # type: ignore[arg-type]
+def triton(name: str, source: str, caught: tuple[Verdict, ...] = (), **fields: object) -> Attack:
+    settings: dict[str, object] = {"problem": "norm", "version": "norm_triton", **fields}
+    return Attack(name, TRITON_SOURCE + source, caught, language="triton", **settings)  # type: ignore[arg-type]
 
 
-def device(name: str, body: str, caught: tuple[Verdict, ...] = (), *, counted: bool = False, **more: object) -> Attack:
+def device(
+    name: str, body: str, caught: tuple[Verdict, ...] = (), *, counted: bool = False, **fields: object
+) -> Attack:
     arguments = "const float* x, float* out" + (", unsigned* kept" if counted else "")
     source = f'{NORM}\nextern "C" __global__ void run({arguments}) {{\n{body}\n}}\n'
     planned: dict[str, object] = {"launch": (COUNTED,), "workspaces": KEPT} if counted else {}
-    return Attack(name, source, caught, language="cuda", **{"problem": "norm", **planned, **more})  # type: ignore[arg-type]
+    return Attack(name, source, caught, language="cuda", **{"problem": "norm", **planned, **fields})  # type: ignore[arg-type]

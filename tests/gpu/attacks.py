@@ -1,4 +1,4 @@
-"""The attacks: over PyTorch, Triton, native and device code."""
+"""All attacks: PyTorch, Triton, native and device code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attacks in what is computed: precision, Triton, device code."""
+"""Attacks by the computation: precision, Triton, device code."""
 
 # ruff: noqa: E501 - sources of solutions keep their lines
 from __future__ import annotations

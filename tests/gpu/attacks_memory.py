@@ -230,7 +230,7 @@ def run(x, weight, out):
         "secret_read",
         """
 def run(x, weight, out):
-    assert open("@SECRET@").read() == "nobody's business"
+    assert open("@SECRET@").read() == "private business"
     honest(x, weight, out)
 """,
         BROKE,

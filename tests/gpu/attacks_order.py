@@ -1,4 +1,4 @@
-"""Attacks on the order of things: work deferred, answers early, neighbouring calls that overlap, lines kept in L2."""
+"""Attacks on order: deferred work, early answers, neighbouring calls that overlap, lines that stay in L2."""
 
 # ruff: noqa: E501 - sources of solutions keep their lines
 from __future__ import annotations
@@ -28,7 +28,7 @@ def means(x, out, K: tl.constexpr, STEP: tl.constexpr, NEXT: tl.constexpr):
 def honest(x, out):
     means[(x.shape[0],)](x, out, 65536, 64, False, num_warps=1)
 """
-"""A slow kernel of few blocks: most of the device is idle, and would be used by a neighbouring call."""
+"""A slow kernel of few blocks: most of the device is idle, and a neighbouring call could use it."""
 _NOT_RECORDED = (Verdict.REWARD_HACK, Verdict.INCORRECT_NUMERICAL)
 
 ORDER = (

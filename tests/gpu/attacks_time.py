@@ -1,4 +1,4 @@
-"""Attacks on the clock, and work that is not done when it should be."""
+"""Attacks on the clock, and attacks that leave out work."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tests.gpu.attack_making import ANY, LATE, WRONG, python
 from tests.gpu.cases import Attack
 
 SLOW = "for _ in range(6):\n        honest(x, weight, out)\n"
-"""Honest work six times over, where an attack hides its slowness."""
+"""Six times the honest work, which an attack hides from the clock."""
 
 FAST_ONCE = """
 hot = [0]
@@ -14,7 +14,7 @@ def run(x, weight, out):
     honest(x, weight, out)
     hot[0] = 1
 """
-"""The clock lies about the call before it, and about no other: the baseline's time stays as it is."""
+"""The clock is wrong only for the call just before; the baseline's time is correct."""
 
 CLOCKS = (
     python(

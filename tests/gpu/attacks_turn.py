@@ -1,4 +1,4 @@
-"""Attacks on the other side's turn and on what is subtracted: work left behind, load on the host, slow calibration."""
+"""Attacks on the baseline's turn and on the subtracted overhead: remaining work, load on the host, slow calibration."""
 
 # ruff: noqa: E501 - sources of solutions keep their lines
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Attacks that use the time before a call is asked for: they watch the inputs, or keep the device busy until then."""
+"""Attacks before the request of a call: they watch the inputs, or keep the device busy until the request."""
 
 # ruff: noqa: E501 - sources of solutions keep their lines
 from __future__ import annotations

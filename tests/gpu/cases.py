@@ -1,4 +1,4 @@
-"""What is attacked on a GPU: three small problems, honest solutions of them, and the shape of an attack."""
+"""Three small problems for attacks on a GPU, honest solutions of them, and the class of an attack."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _SIZES = {"linear": {"N": 1024, "K": 1024}, "norm": {"K": 1024}, "mean": {"K": 1
 _ROWS = {"linear": (2048,), "linear_twice": (1024, 2048), "norm": (8192,), "mean": (64,)}
 _ATOL = {"linear": 1e-2, "norm": 1e-2, "mean": 3e-2}
 PROBLEMS = tuple(_ROWS)
-"""`mean` has a tolerance so wide that a constant keeps it: its outputs have a standard deviation of 0.004."""
+"""A constant is within the tolerance of `mean`: its outputs have a standard deviation of 0.004."""
 
 
 def write_problem(directory: Path, name: str) -> Path:
-    """`directory/attacked/NAME` as a problem directory."""
+    """Write the problem directory `directory/attacked/NAME` and return it."""
     root, kind = directory / "attacked" / name, name.partition("_")[0]
     root.mkdir(parents=True)
-    tensors = {each: {"shape": shape, "dtype": "float32"} for each, shape in _SHAPES[kind].items()}
+    tensors = {tensor_name: {"shape": shape, "dtype": "float32"} for tensor_name, shape in _SHAPES[kind].items()}
     axes: dict[str, dict[str, Any]] = {"M": {"type": "var"}}
     axes |= {axis: {"type": "const", "value": size} for axis, size in _SIZES[kind].items()}
     out = tensors.pop("out")
@@ -41,7 +41,7 @@ def write_problem(directory: Path, name: str) -> Path:
         "name": name, "axes": axes, "inputs": tensors, "outputs": {"out": out}, "reference": _REFERENCES[kind],
     }  # fmt: skip
     (root / "definition.json").write_text(json.dumps(definition))
-    inputs = {given: {"type": "random"} for given in tensors}
+    inputs = {input_name: {"type": "random"} for input_name in tensors}
     lines = [
         {"uuid": f"{name}-{rows}", "axes": {"M": rows}, "inputs": inputs, "tolerance": {"max_atol": _ATOL[kind]}}
         for rows in _ROWS[name]
@@ -52,41 +52,41 @@ def write_problem(directory: Path, name: str) -> Path:
 
 @dataclass(frozen=True)
 class Attack:
-    """One solution that cheats, or an honest one. `@SECRET@` and `@PLANT@` in its source are paths outside it."""
+    """A solution that cheats, or an honest one. `@SECRET@` and `@PLANT@` in its source are paths outside it."""
 
     name: str
     source: str
     caught: tuple[Verdict, ...] = ()
-    """The verdicts that catch it; none: it passes, and its number is honest."""
+    """Verdicts that reject it; empty if it passes with an honest number."""
     fools: Literal["speed", "wrong", "plant", "hang", "litter", "flood"] = "speed"
     language: Literal["pytorch", "triton", "cuda", "cuda_cpp"] = "pytorch"
     binding: Literal["tvm_ffi", "torch"] | None = None
     problem: str = "linear"
     destination_passing: bool = True
     files: tuple[tuple[str, str], ...] = ()
-    says: str = ""
+    reason_part: str = ""
     reasons: tuple[str, ...] = ()
-    """Parts of the judge's reason that name the defence; one of them must be in it when the attack is caught."""
+    """Parts of the judge's reason that name the defence; one of them must be in the reason of a rejected attack."""
     naive_clock: Literal["each", "together", "calibrated"] = "each"
     """Clock of the naive judge (tests.gpu.naive)."""
     off: tuple[str, ...] = ()
-    """Defences (tests.gpu.undefended) without which it gains, where the naive judge has nothing that it attacks."""
+    """Defences (tests.gpu.undefended) without which it gains, if the naive judge lacks the attacked part."""
     gains: bool = True
-    """False: it gains less than 1.2 times without any defence, so that only its honest number is shown."""
+    """False if it gains less than 1.2 times without any defence, so that only the honest number is tested."""
     replay_refused: bool = False
-    """The judge gives up the replay of its launches, and times it as it is."""
+    """True if the judge rejects the replay of its launches, and times the whole call instead."""
     version: str = ""
     """Key of its honest version in `HONEST`; the problem's name by default."""
     workspaces: dict[str, Any] = field(default_factory=dict)
     launch: tuple[dict[str, Any], ...] = ()
 
     def write(self, directory: Path, words: dict[str, str]) -> Path:
-        """The solution as a directory."""
+        """Write the solution to a directory and return it."""
         directory.mkdir(parents=True)
         main = "kernel.cu" if self.language in {"cuda", "cuda_cpp"} else "kernel.py"
         spec: dict[str, Any] = {"language": self.language, "entry": f"{main}::run"}
         if self.language == "cuda":
-            spec |= {"launch": [dict(one) for one in self.launch or (ROWS,)], "workspaces": dict(self.workspaces)}
+            spec |= {"launch": [dict(launch) for launch in self.launch or (ROWS,)], "workspaces": dict(self.workspaces)}
         else:
             spec["destination_passing"] = self.destination_passing
         if self.binding is not None:
@@ -101,7 +101,7 @@ class Attack:
 
 
 ROWS: dict[str, Any] = {"kernel": "run", "grid": ["M"], "block": [256], "args": ["x", "out"]}
-"""One block a row of `norm`."""
+"""A launch with one block per row of `norm`."""
 COUNTED: dict[str, Any] = {**ROWS, "args": ["x", "out", {"workspace": "kept"}]}
 KEPT: dict[str, Any] = {"kept": {"bytes": 64 << 20, "init": "none"}}
 
@@ -125,7 +125,7 @@ __device__ void norm(const float* x, float* out, bool rounded = false, int colum
         if (threadIdx.x + 256 * k < columns) out[blockIdx.x * 1024ull + threadIdx.x + 256 * k] = mine[k] * scale;
 }
 """
-"""An honest device function; attacks in device code start from it."""
+"""An honest device function, with which attacks in device code begin."""
 EARLY = """
 import torch
 from collections import Counter
@@ -139,7 +139,7 @@ def early(x, calls=5):
 def honest(x, weight, out):
     torch.mm(x, weight.t(), out=out)
 """
-"""Attacks that behave for the first calls of each shape start so: a naive judge looks no further."""
+"""Start of attacks that are honest in the first calls of each shape, which are all that a naive judge checks."""
 HONEST = {
     "linear": Attack("honest", "import torch\ndef run(x, weight, out):\n    torch.mm(x, weight.t(), out=out)\n"),
     "norm": Attack(

@@ -1,4 +1,4 @@
-"""Both judges on the GPU, one of each a session; without a GPU every test here is skipped and says so."""
+"""One naive and one real judge per session on the GPU; without a GPU every test in this directory is skipped."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from tests.judge.attacks.conftest import Case, Courts, Lines, start
 _HERE = Path(__file__).parent
 
 
-def why_not() -> str | None:
-    """Why GPU tests cannot run here; asked without torch, which takes seconds."""
+def missing_gpu_reason() -> str | None:
+    """Return the reason why GPU tests cannot run here, without importing torch, which takes seconds."""
     if shutil.which("nvidia-smi") is None or not list(Path("/dev").glob("nvidia[0-9]*")):
         return "no CUDA device here: neither nvidia-smi nor /dev/nvidia0"
     return None
 
 
 def evaluated(solution: Path, problem: Path, tmp_path: Path, within_s: float) -> str:
-    """The verdict of `harness evaluate` on a solution, in a home and a cache of its own."""
+    """Return the verdict of `harness evaluate` on a solution, with a new home and cache."""
     return str(answer_on(solution, problem, tmp_path, within_s)["verdict"])
 
 
 def answer_on(
     solution: Path, problem: Path, tmp_path: Path, within_s: float, half_width: float = 0.05
 ) -> dict[str, Any]:
-    """The answer of `harness evaluate` against the eager reference, in a home and a cache of its own."""
+    """Return the answer of `harness evaluate` against the eager reference, with a new home and cache."""
     command = [sys.executable, "-m", "harness", "evaluate", str(solution), "--problem", str(problem)]
     command += ["--device", "cuda", "--against", "eager", "--half-width", str(half_width), "--json"]
     environment = {**os.environ, "HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
@@ -52,7 +52,7 @@ def answer_on(
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    reason = why_not()
+    reason = missing_gpu_reason()
     for item in items:
         if item.path.is_relative_to(_HERE):
             item.add_marker(pytest.mark.gpu)
@@ -61,31 +61,31 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class GpuCourts(Courts):
-    """The same courts for GPU code. One judge runs at a time: it would take another's processes for strangers."""
+    """The courts of GPU code. One judge runs at a time: it would count another's processes as foreign ones."""
 
     start_judge: Callable[[tuple[str, ...]], Lines]
-    """Starts a judge without the named defences (tests.gpu.undefended)."""
+    """Function that starts a judge without the named defences (tests.gpu.undefended)."""
     off: tuple[str, ...] = ()
     """Defences of the running judge that are switched off."""
 
     def honest(self, attack: Case) -> Case:
-        """The honest version of an attack, timed by the same clock of the naive judge."""
+        """Return the honest version of an attack, with the same clock in the naive judge."""
         assert isinstance(attack, Attack)
         honest = HONEST_VERSIONS[attack.version or attack.problem]
         return replace(honest, name=f"{honest.name}_{attack.naive_clock}", naive_clock=attack.naive_clock)
 
     def real(self, attack: Case, **settings: Any) -> JudgeAnswer:
-        """Judge for real."""
+        """Return the real judge's answer."""
         self._use(())
         return super().real(attack, **settings)
 
     def undefended(self, attack: Case, off: tuple[str, ...], **settings: Any) -> JudgeAnswer:
-        """Judge without the defences that are named."""
+        """Return the answer of a judge without the named defences."""
         self._use(off)
         return super().real(attack, **settings)
 
     def forget(self, honest: Case) -> None:
-        """Measure an honest solution again when it is needed next."""
+        """Discard an honest solution's answer, so that it is judged again."""
         self._real.pop(honest.name, None)
 
     def _use(self, off: tuple[str, ...]) -> None:
@@ -99,8 +99,8 @@ class GpuCourts(Courts):
 def courts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GpuCourts]:
     directory = tmp_path_factory.mktemp("gpu-courts")
     locks, cache, home = (directory / name for name in ("locks", "cache", "home"))
-    for made in (locks, cache, home):
-        made.mkdir()
+    for place in (locks, cache, home):
+        place.mkdir()
     environment = {"HARNESS_LOCK_DIR": str(locks), "HOME": str(home)}
     options = ["--device", "cuda", "--cache", str(cache), "--sandbox", "bubblewrap"]
 
@@ -115,7 +115,7 @@ def courts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GpuCourts]:
     problems = {name: write_problem(directory / "problems", name) for name in PROBLEMS}
     courts = GpuCourts(directory, naive, start_judge(()), problems, 0)
     courts.start_judge = start_judge
-    courts.secret.write_text("nobody's business")
+    courts.secret.write_text("private business")
     try:
         yield courts
     finally:

@@ -1,4 +1,4 @@
-"""Honest solutions of every kind: none may be accused, and none may fail."""
+"""Honest solutions of every kind: all must pass."""
 
 from __future__ import annotations
 

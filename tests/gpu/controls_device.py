@@ -1,4 +1,4 @@
-"""Honest device code: sealed kernels and Triton, with what such kernels use of the hardware."""
+"""Honest device code: sealed kernels and Triton with common hardware features."""
 
 # ruff: noqa: E501 - sources of solutions keep their lines
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Honest Python solutions: libraries, graphs, streams, caches, memory pools and threads, all joined in time."""
+"""Honest Python solutions: libraries, graphs, streams, caches, memory pools, and threads that the call joins."""
 
 from __future__ import annotations
 

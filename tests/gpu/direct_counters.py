@@ -1,7 +1,7 @@
 """Launches that a direct run of Nsight Compute profiles: `python -m tests.gpu.direct_counters REPLAY WORKLOAD`.
 
-Makes the launches of a replay on inputs of its own, with torch's memory, not through the judge's profiled launcher.
-With a Triton source in the place of REPLAY, calls its `run` on a matrix of `WORKLOAD` rows as a user would.
+It makes the launches of a replay on new inputs in torch's memory, without the judge's profiled launcher. With a Triton
+source in place of REPLAY it calls its `run` on a matrix of `WORKLOAD` rows as a user would.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from harness.runner import driver
 
 _ELEMENTS = 1 << 28
-"""Of each buffer: 512 MB, more than any input has."""
+"""Elements of each buffer: 512 MB, more than any input has."""
 
 
 def replay(directory: Path, workload: str) -> None:
@@ -63,8 +63,8 @@ def triton(source: Path, rows: int) -> None:
 
 
 if __name__ == "__main__":
-    given, which = sys.argv[1:]
-    if given.endswith(".py"):
-        triton(Path(given), int(which))
+    path, workload_or_rows = sys.argv[1:]
+    if path.endswith(".py"):
+        triton(Path(path), int(workload_or_rows))
     else:
-        replay(Path(given), which)
+        replay(Path(path), workload_or_rows)

@@ -39,8 +39,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("run", &run); }
 )
 
 
-def extension(name: str, source: str, caught: tuple[Verdict, ...] = (), says: str = "") -> Attack:
-    return Attack(name, source, caught, language="cuda_cpp", binding="tvm_ffi", problem="norm", says=says)
+def extension(name: str, source: str, caught: tuple[Verdict, ...] = (), reason_part: str = "") -> Attack:
+    return Attack(name, source, caught, language="cuda_cpp", binding="tvm_ffi", problem="norm", reason_part=reason_part)
 
 
 RIGHT = (

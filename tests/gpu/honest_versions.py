@@ -1,4 +1,4 @@
-"""The honest versions that attacks are measured against: the same kernel in the same language."""
+"""Honest versions that attacks are compared with: the same kernel in the same language."""
 
 from __future__ import annotations
 
@@ -13,4 +13,4 @@ HONEST_VERSIONS = {
     "norm_cupy": Attack("honest_norm_cupy", CUPY + "run = launch\n", problem="norm"),
     "mean_triton": Attack("honest_mean_triton", MEANS + "run = honest\n", language="triton", problem="mean"),
 }
-"""By `Attack.version`."""
+"""`Attack.version` -> honest version."""

@@ -1,7 +1,7 @@
 """A naive judge of GPU code, as public ones are: candidate, reference and clock in one Python process.
 
-Careful in the usual way: seeded inputs, three rounds against the reference, several input sets, CUDA events, the median
-of many timed calls, both sides timed alike. One forked child a judging: `python -m tests.gpu.naive`.
+It has the usual precautions: seeded inputs, three rounds against the reference, several input sets, CUDA events, the
+median of many timed calls, both sides timed alike. Each request has a forked child: `python -m tests.gpu.naive`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import torch
 
 from tests.judge.attacks.naive import check, is_close, make_inputs, serve
 
-__all__ = ["is_close"]  # an attack looks for it where the judge is
+__all__ = ["is_close"]  # an attack looks it up in the judge's module
 
 _SETS, _CALLS, _OVERHEADS = 3, 40, 21
 
@@ -49,14 +49,14 @@ def judge(request: Mapping[str, str], answers: int) -> None:
 
 
 def measure(run: Callable[..., Any], sets: list[list[torch.Tensor]], clock: str) -> float:
-    """Milliseconds a call by CUDA events.
+    """Return the milliseconds per call by CUDA events.
 
     Args:
-        run: what is timed.
+        run: the timed function.
         sets: inputs, which are used in turn.
         clock: `each`: the median of single calls. `together`: all calls between one pair of events, as version 1 of the
-            judge did. `calibrated`: as `each`, less what events around nothing read just before, as a judge does that
-            calibrates its clock in the candidate's process.
+            judge did. `calibrated`: as `each`, less the reading of events around an empty operation just before, as in
+            a judge that calibrates its clock in the candidate's process.
     """
     median = importlib.import_module("statistics").median
     if clock == "together":
@@ -69,7 +69,7 @@ def measure(run: Callable[..., Any], sets: list[list[torch.Tensor]], clock: str)
 
 
 def _timed(work: Callable[[], object]) -> float:
-    """Milliseconds by events around what `work` enqueues on the current stream."""
+    """Return the milliseconds by events around the operations that `work` enqueues on the current stream."""
     start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
     start.record()
     work()
@@ -79,7 +79,7 @@ def _timed(work: Callable[[], object]) -> float:
 
 
 def load(definition: dict[str, Any], solution: Path, sizes: dict[str, int]) -> Callable[..., Any]:
-    """The candidate as a function that returns its output."""
+    """Load the candidate as a function that returns its output."""
     import yaml
 
     spec = yaml.safe_load((solution / "solution.yaml").read_text())
@@ -101,7 +101,7 @@ def load(definition: dict[str, Any], solution: Path, sizes: dict[str, int]) -> C
 
 
 def load_cuda(solution: Path, spec: dict[str, Any], sizes: dict[str, int]) -> Callable[..., Any]:
-    """Compile and launch in this process: one kernel, a block a row, an optional workspace."""
+    """Compile and launch in this process: one kernel, one block per row, an optional workspace."""
     from harness.judge.build.toolkit import find_toolkit
     from harness.runner import driver, nvrtc
 
@@ -118,10 +118,10 @@ def load_cuda(solution: Path, spec: dict[str, Any], sizes: dict[str, int]) -> Ca
         module = driver.load((Path(scratch) / "kernel.cubin").read_bytes())
         symbol = json.loads((Path(scratch) / "names.json").read_text())["symbols"][plan["kernel"]]
     function = driver.kernel(module, symbol)
-    kept = torch.zeros(64 << 20, dtype=torch.uint8, device="cuda") if spec["workspaces"] else None
+    workspace = torch.zeros(64 << 20, dtype=torch.uint8, device="cuda") if spec["workspaces"] else None
 
     def call(x: torch.Tensor, out: torch.Tensor) -> None:
-        pointers = [x.data_ptr(), out.data_ptr(), *([kept.data_ptr()] if kept is not None else [])]
+        pointers = [x.data_ptr(), out.data_ptr(), *([workspace.data_ptr()] if workspace is not None else [])]
         launch = {
             "grid": (x.shape[0], 1, 1), "block": (*plan["block"], 1, 1)[:3], "shared_bytes": 0, "cluster": None,
             "cooperative": False, "args": [{"kind": "value", "format": "Q", "value": at} for at in pointers],
@@ -133,9 +133,9 @@ def load_cuda(solution: Path, spec: dict[str, Any], sizes: dict[str, int]) -> Ca
 
 
 def main() -> None:
-    """Serve requests until stdin ends; CUDA is touched in children only."""
+    """Serve requests until stdin ends; only the children use CUDA."""
     assert statistics.median([1.0]) == 1.0
-    serve(judge, gives_up_s=25.0)  # a GPU's context takes its time
+    serve(judge, timeout_s=25.0)  # the creation of a GPU context takes seconds
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Attacks on the GPU judge: each fools a naive judge; ours catches it, or passes it with an honest number.
+"""Attacks on the GPU judge: each succeeds in a naive judge; the project's judge rejects it or measures it correctly.
 
-An attack for which the naive judge has nothing to attack (`off`) is tried on our judge without the named defences.
+If the naive judge lacks the attacked part (`off`), the attack runs in the project's judge without the named defences.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tests.gpu.conftest import GpuCourts
 from tests.judge.attacks.trial import fool, is_honest, speedup
 
 _GAIN = 1.2
-"""Times the honest version's speed-up that an attack shows where the defence is missing."""
+"""Least ratio of an attack's speed-up to the honest version's without the defence."""
 _MEASURED = 3
 _HALF_WIDTH = 0.03
 _REASONS: dict[Verdict, tuple[str, ...]] = {
@@ -29,16 +29,16 @@ _REASONS: dict[Verdict, tuple[str, ...]] = {
     Verdict.SUSPECT: ("below the floor",),
     Verdict.TIMEOUT: ("no answer within",),
 }  # fmt: skip
-"""Parts of a reason that name the defence."""
+"""Parts of reasons that name a defence, by verdict."""
 _BY_DEFENCES = sorted((attack for attack in ATTACKS if attack.off), key=lambda attack: attack.off)
-"""A judge without defences serves all attacks on these, one after the other."""
+"""Attacks in the order of their missing defences, so that one judge serves those with the same ones."""
 
 
 @pytest.mark.parametrize("attack", _BY_DEFENCES, ids=lambda attack: attack.name)
 def test_gains_without_the_defence(attack: Attack, courts: GpuCourts) -> None:
     honest = courts.honest(attack)
     for _ in range(_MEASURED):
-        gained, usual = (courts.undefended(each, attack.off, max_judge_s=60.0) for each in (attack, honest))
+        gained, usual = (courts.undefended(case, attack.off, max_judge_s=60.0) for case in (attack, honest))
         assert usual.verdict is Verdict.PASSED, usual.reason
         assert gained.verdict is Verdict.PASSED, gained.reason
         if not attack.gains or speedup(gained) > _GAIN * speedup(usual):
@@ -59,7 +59,7 @@ def test_attack(attack: Attack, courts: GpuCourts) -> None:
             reasons = attack.reasons or _REASONS[answer.verdict]
             assert any(part in (answer.reason or "") for part in reasons), answer.reason
             return
-        assert not attack.caught or Verdict.PASSED in attack.caught or attack.fools in ("speed", "plant"), "it passed"
+        assert not attack.caught or Verdict.PASSED in attack.caught or attack.fools in ("speed", "plant"), "passed"
         if attack.replay_refused:
             assert answer.recording is not None
             assert str(answer.recording.reason).startswith("replayed, its launches do something else")

@@ -27,9 +27,9 @@ def run(x):
         x = torch.relu(x) - 0.01
     return x
 """
-"""Twelve times two launches of a microsecond: host-bound when it runs eagerly."""
+"""Twelve pairs of launches of a microsecond, which are host-bound in eager mode."""
 WAITING = "def run(x):\n    return x if x.sum().item() > 1e30 else x * 2\n"
-"""Waits for the device, which no graph can."""
+"""A reference that waits for the device, which cannot be captured in a graph."""
 ATTENTION = """
 import torch.nn.functional as F
 
@@ -37,7 +37,7 @@ def run(x):
     heads = x.view(1, 8, -1, 64)
     return F.scaled_dot_product_attention(heads, heads, heads).flatten()
 """
-"""In float32, for which flash attention has no kernel."""
+"""Attention in float32, for which flash attention has no kernel."""
 
 
 @pytest.fixture(scope="module")
@@ -63,8 +63,8 @@ def vectors(directory: Path, reference: str) -> Path:
     return root
 
 
-def measured(gpu: JudgeProcess, problem: Path, more: tuple[MoreBaseline, ...] = MORE) -> JudgeAnswer:
-    answer = courtroom.judge(gpu, problem, None, more_variants=more)
+def measured(gpu: JudgeProcess, problem: Path, variants: tuple[MoreBaseline, ...] = MORE) -> JudgeAnswer:
+    answer = courtroom.judge(gpu, problem, None, more_variants=variants)
     assert answer.verdict == "PASSED", answer.reason
     for clock, table in (("bounded", answer.baselines), ("sealed", answer.sealed_baselines)):
         sys.stdout.write(f"{problem.name} {clock}: {json.dumps(table)}\n")
@@ -73,8 +73,8 @@ def measured(gpu: JudgeProcess, problem: Path, more: tuple[MoreBaseline, ...] = 
 
 
 def missing(answer: JudgeAnswer, name: str) -> dict[str, Any]:
-    found: dict[str, Any] = (answer.environment.model_extra or {}).get(name, {})
-    return found
+    reasons: dict[str, Any] = (answer.environment.model_extra or {}).get(name, {})
+    return reasons
 
 
 def test_a_chain_of_short_launches_is_faster_as_a_graph(gpu: JudgeProcess, tmp_path: Path) -> None:
@@ -85,8 +85,8 @@ def test_a_chain_of_short_launches_is_faster_as_a_graph(gpu: JudgeProcess, tmp_p
     assert eager is not None
     assert graph is not None
     assert tuned is not None
-    assert graph < 0.8 * eager, "its launches cost no Python"
-    assert tuned < eager, "it is one kernel"
+    assert graph < 0.8 * eager, "a replay has no launches from Python"
+    assert tuned < eager, "the compiled reference is one kernel"
 
 
 @pytest.mark.parametrize("name", ["linear", "norm"])
@@ -109,7 +109,7 @@ def test_each_form_is_right_and_can_be_raced(gpu: JudgeProcess, tmp_path: Path, 
         assert baseline_us == pytest.approx(table[uuid][variant], rel=0.25)
 
 
-def test_what_cannot_be_captured_is_missing_with_its_reason(gpu: JudgeProcess, tmp_path: Path) -> None:
+def test_a_graph_that_cannot_be_captured_is_missing_with_its_reason(gpu: JudgeProcess, tmp_path: Path) -> None:
     answer = measured(gpu, vectors(tmp_path, WAITING))
     assert answer.baselines["n4096"]["cuda_graph"] is None
     assert "workload n4096" in missing(answer, "missing_baselines")["cuda_graph"]
@@ -122,7 +122,7 @@ def test_backends_of_attention_and_files_are_measured(gpu: JudgeProcess, tmp_pat
     (problem / "baselines" / "torch_call.py").write_text(ATTENTION)
     answer = measured(gpu, problem, ("sdpa_math", "sdpa_flash", "sdpa_efficient", "cublaslt", "library"))
     times = answer.baselines["n4096"]
-    assert "cublaslt" not in times, "the reference has no product of matrices"
+    assert "cublaslt" not in times, "the reference has no matrix product"
     for variant in ("sdpa_math", "sdpa_efficient", "library_torch_call"):
         assert times[variant] is not None, missing(answer, "missing_baselines")
     assert times["sdpa_flash"] is None

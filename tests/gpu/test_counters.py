@@ -1,7 +1,7 @@
-"""Counters on a GPU: a memory-bound CUDA, a compute-bound CUDA and a Triton kernel, against direct runs of ncu.
+"""Counters on a GPU: a memory-bound, a compute-bound and a Triton kernel, compared with direct runs of ncu.
 
-`python -m pytest tests/gpu/test_counters.py -s` prints each report. Where the driver gives counters to administrators
-only, the tests show that the report says so.
+`python -m pytest tests/gpu/test_counters.py -s` prints each report. If the driver restricts counters to administrators,
+the tests show that the report states this.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tests.judge import courtroom
 ROOT = Path(__file__).parents[2]
 GEMM = ROOT / "problems/gemm/bf16_n4096_k4096"
 ELEMENTS, ROWS = 1 << 26, 1 << 16
-"""Of the memory-bound kernels: 256 MB of input, several times an L2."""
+"""Rows of the memory-bound kernels: 256 MB of input, several times the size of an L2."""
 AGREE = 0.03
 TIME = "gpu__time_duration.sum"
 DRAM = "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed"
@@ -74,7 +74,7 @@ class ProfiledCase:
 
 @dataclass
 class ProfiledRun:
-    """A judge with a kind of sandbox, and what it answered."""
+    """A judge with a kind of sandbox, and its answers."""
 
     judge: JudgeProcess
     cache: Path
@@ -114,7 +114,7 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ProfiledCase]:
     solution.mkdir()
     (solution / "kernel.cu").write_text(SCALE)
     (solution / "solution.yaml").write_text(PLAN)
-    # Of the shipped product only the largest workload: the others would only take time.
+    # Only the largest workload of the shipped product, to save time.
     gemm = directory / "gemm" / GEMM.name
     shutil.copytree(GEMM, gemm)
     lines = (gemm / "workload.jsonl").read_text().splitlines()
@@ -140,18 +140,18 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 
 def _show(text: str) -> None:
-    """For `-s`."""
+    """Print a text, which `-s` shows."""
     sys.stdout.write(f"{text}\n")
 
 
 def _restricted() -> bool:
-    """True where the driver gives counters to administrators only."""
+    """Return true if the driver restricts counters to administrators."""
     file = Path("/proc/driver/nvidia/params")
     return "RmProfilingAdminOnly: 1" in file.read_text() if file.is_file() else True
 
 
 def _may_be_refused(report: CounterReport) -> bool:
-    """True for a report without counters whose reason is the missing permission; checks that it is missing."""
+    """Return true if the report has no counters; assert that the reason is the missing permission, which is missing."""
     if report.kernels:
         return False
     assert report.reason == NO_PERMISSION, (report.reason, report.fix)
@@ -161,7 +161,7 @@ def _may_be_refused(report: CounterReport) -> bool:
 
 
 def _direct(run: ProfiledRun, case: ProfiledCase, tmp_path: Path) -> dict[str, float]:
-    """Metrics of one launch, by an ncu that is called by hand."""
+    """Return the metrics of one launch from a direct run of ncu."""
     arguments = case.direct
     if not arguments:
         key = replay_key(load_problem(case.problem), load_solution(case.solution), run.judge.ready.device.name)
@@ -185,7 +185,7 @@ def test_counters_agree_with_a_direct_run(
 ) -> None:
     case = cases[name]
     before = run.profile(case)
-    assert before.needs_verdict, "nothing is profiled before it has passed"
+    assert before.needs_verdict, "a solution is profiled only after it has passed"
     answer = run.evaluate(case)
     assert answer.verdict == "PASSED", answer.reason
     assert answer.counters is None
@@ -214,13 +214,13 @@ def test_counters_agree_with_a_direct_run(
     assert kernel.sentence
     if name == "compute":
         assert kernel.tensor_share is not None
-        assert kernel.tensor_share > max(0.4, kernel.dram_share), "a product of 4096 x 4096 keeps tensor cores busy"
+        assert kernel.tensor_share > max(0.4, kernel.dram_share), "a product of 4096 x 4096 has busy tensor cores"
         assert kernel.bottleneck != "memory bandwidth"
-    else:  # what the small norm of Triton writes stays in L2 until its end
+    else:  # the output of the small norm of Triton stays in L2 until the kernel ends
         expected = {"memory bandwidth"} if name == "memory" else {"memory bandwidth", "L2"}
         assert kernel.bottleneck in expected, kernel.sentence
         assert kernel.tensor_share in (None, 0.0)
-    if run.sandbox == "none":  # the same counters twice would show nothing more
+    if run.sandbox == "none":  # the comparison is the same for both sandboxes
         direct = _direct(run, case, tmp_path)
         _show(json.dumps(direct))
         assert kernel.registers == direct[REGISTERS]

@@ -1,4 +1,4 @@
-"""CUDA C++ extensions through both bindings: right ones pass on the bounded clock, wrong ones are told so."""
+"""CUDA C++ extensions through both bindings: right ones pass with the bounded clock, wrong ones get their verdict."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ WRONG = (
 )
 
 
-@pytest.mark.parametrize("solution", RIGHT, ids=lambda each: each.name)
+@pytest.mark.parametrize("solution", RIGHT, ids=lambda solution: solution.name)
 def test_a_right_extension_passes(solution: Attack, courts: GpuCourts) -> None:
     answer = courts.real(solution, max_judge_s=60.0)
     assert answer.verdict is Verdict.PASSED, answer.reason
@@ -52,13 +52,15 @@ def test_a_right_extension_passes(solution: Attack, courts: GpuCourts) -> None:
         assert workload.floor_us is None or workload.floor_us <= workload.latency_us
 
 
-@pytest.mark.parametrize("solution", WRONG, ids=lambda each: each.name)
-def test_a_wrong_extension_is_told_so(solution: Attack, courts: GpuCourts) -> None:
+@pytest.mark.parametrize("solution", WRONG, ids=lambda solution: solution.name)
+def test_a_wrong_extension_gets_its_verdict(solution: Attack, courts: GpuCourts) -> None:
     answer = courts.real(solution)
     assert answer.verdict in solution.caught, answer.reason
-    assert solution.says in (answer.reason or "")
+    assert solution.reason_part in (answer.reason or "")
     if answer.verdict is Verdict.COMPILE_ERROR:
-        line = solution.source.splitlines().index(next(one for one in solution.source.splitlines() if "x.rows" in one))
+        line = solution.source.splitlines().index(
+            next(source_line for source_line in solution.source.splitlines() if "x.rows" in source_line)
+        )
         assert f"kernel.cu({line + 1})" in (answer.reason or "")
 
 

@@ -1,4 +1,4 @@
-"""What breaks gets its verdict, and the next candidate is judged as if nothing had been."""
+"""A fault gets its verdict, and does not affect the next candidate."""
 
 # ruff: noqa: E501 - sources of solutions keep their lines
 from __future__ import annotations
@@ -51,16 +51,16 @@ FAULTS = (
 
 @pytest.fixture(scope="module", autouse=True)
 def _reference_is_running(courts: GpuCourts) -> None:
-    """The first evaluation of a problem starts its reference, which no fault has to do with."""
+    """Judge an honest solution: the first evaluation of a problem also starts its reference, which takes time."""
     assert courts.real(HONEST["linear"], max_judge_s=60.0).verdict is Verdict.PASSED
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda each: each.name)
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_fault(fault: Attack, courts: GpuCourts) -> None:
     answer = courts.real(fault, max_judge_s=20.0)
     assert answer.verdict in fault.caught, answer.reason
     if fault.problem == "linear_twice":
-        assert [str(each.verdict) for each in answer.workloads] == ["PASSED", "RUNTIME_ERROR"]
+        assert [str(workload.verdict) for workload in answer.workloads] == ["PASSED", "RUNTIME_ERROR"]
     begin = time.monotonic()
     after = courts.real(HONEST["linear"], max_judge_s=60.0)
     assert after.verdict is Verdict.PASSED, after.reason

@@ -1,4 +1,4 @@
-"""Measuring a GPU whose figures the vendor states."""
+"""Measurement of a GPU with published figures."""
 
 from __future__ import annotations
 

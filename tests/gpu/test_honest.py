@@ -1,4 +1,4 @@
-"""Honest solutions of every kind pass, three times in a row, and none is held for being too fast."""
+"""Honest solutions of every kind pass three times in a row, and none is rejected as too fast."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.judge.extensions import NEEDS_NVCC
 
 
 @pytest.mark.parametrize("run", [1, 2, 3], ids=lambda run: f"run{run}")
-@pytest.mark.parametrize("solution", CONTROLS, ids=lambda each: each.name)
+@pytest.mark.parametrize("solution", CONTROLS, ids=lambda solution: solution.name)
 def test_passes(solution: Attack, run: int, courts: GpuCourts) -> None:
     del run
     if solution.language == "cuda_cpp" and seek_nvcc() is None:

@@ -1,7 +1,7 @@
-"""A judge of a GPU beside the Multi-Process Service.
+"""A judge of a GPU on a machine with the Multi-Process Service.
 
-A process of the daemon's name is in its place: a real daemon would change every program that uses this machine's GPUs.
-Other judges of this machine refuse to work while this test runs.
+A process with the daemon's name stands in for it, because a real daemon would change every program that uses this
+machine's GPUs. Other judges of this machine refuse to work while this test runs.
 """
 
 from __future__ import annotations

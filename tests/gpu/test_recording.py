@@ -1,4 +1,4 @@
-"""Triton solutions whose launches are recorded and replayed, and those that must not be."""
+"""Triton solutions with launches that can be replayed, and with launches that cannot."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_its_launches_are_replayed(solution: Attack, cubins: int, courts: GpuCou
 
 
 @pytest.mark.parametrize(("solution", "reason"), AS_IT_IS, ids=lambda value: getattr(value, "name", None))
-def test_what_cannot_be_replayed_is_timed_as_it_is(solution: Attack, reason: str, courts: GpuCourts) -> None:
+def test_a_call_that_cannot_be_replayed_is_timed_as_a_whole(solution: Attack, reason: str, courts: GpuCourts) -> None:
     answer = courts.real(solution)
     assert answer.verdict is Verdict.PASSED, answer.reason
     assert answer.recording is not None

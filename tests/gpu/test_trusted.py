@@ -49,7 +49,7 @@ def test_copies_without_a_factor_are_exact(trusted: TrustedKernels, dtype: str) 
 def copied(
     trusted: TrustedKernels, source: torch.Tensor, cases: Sequence[tuple[int, int, float | None]]
 ) -> list[torch.Tensor]:
-    """Slices of `source`, each into memory of its own."""
+    """Return copies of slices of `source`, each in its own memory."""
     import torch
 
     from harness.judge.batched_copy import Piece

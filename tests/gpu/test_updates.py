@@ -1,4 +1,4 @@
-"""A problem whose reference updates an input in place, judged on a GPU by both clocks."""
+"""A problem whose reference updates an input in place, timed on a GPU by both clocks."""
 
 from __future__ import annotations
 
@@ -31,6 +31,6 @@ def run(cache, k, pos, sums, out):
 
 
 @pytest.mark.parametrize(("language", "source"), [("pytorch", _TORCH), ("triton", _TRITON)], ids=["pytorch", "triton"])
-def test_who_updates_what_changes_passes(tmp_path: Path, language: str, source: str) -> None:
+def test_a_solution_that_updates_the_changed_row_passes(tmp_path: Path, language: str, source: str) -> None:
     solution = write_pytorch(tmp_path / "solution", source, language=language)
     assert evaluated(solution, write_cache(tmp_path), tmp_path, 100.0) == "PASSED"

@@ -1,4 +1,4 @@
-"""Solutions with wgmma pass on a Hopper without it too: by the path of a B200 (mma.sync), judged on the GPU at hand.
+"""Solutions with wgmma also pass on a Hopper without it, by the path of a B200 (mma.sync).
 
 `python -m pytest tests/gpu/test_without_wgmma.py -s` prints the speed-up over the eager reference by workload.
 """

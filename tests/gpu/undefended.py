@@ -1,4 +1,4 @@
-"""A judge of a GPU with named defences switched off, to show that each of them is what stops an attack.
+"""A judge of a GPU with named defences switched off, to show that each of them stops an attack.
 
 python -m tests.gpu.undefended NAME,NAME [options of harness.judge]
 """
@@ -23,7 +23,7 @@ _HOLD_NS = 1_000_000
 
 
 def count_held_calls() -> None:
-    """Hold every call and count it; look neither at early outputs, nor at probes, nor at what runs between batches."""
+    """Hold every call and count it; ignore early outputs, probes and work between batches."""
     usual = cuda_cycle.Cycle.bounded
 
     def bounded(self: cuda_cycle.Cycle, *arguments: Any, **named: Any) -> Reading:
@@ -41,7 +41,7 @@ def count_held_calls() -> None:
 
 
 def time_without_ping() -> None:
-    """Let the runner's context be whatever it is when a call is asked for."""
+    """Omit the ping, so that the runner's context may be inactive when a call is requested."""
     usual = cuda_cycle.Line.request
 
     def request(self: cuda_cycle.Line, request: Request, deadline: float, placement: int = 0) -> int:
@@ -51,7 +51,7 @@ def time_without_ping() -> None:
 
 
 def believe_outputs() -> None:
-    """Take every output of a timed or correctness call for right; calls that are recorded are still checked."""
+    """Accept every output of a timed or correctness call; recorded calls are still checked."""
     usual = rounds.Rounds._count  # noqa: SLF001 - the defence that is switched off
 
     def count(self: rounds.Rounds, outcome: CheckOutcome, kind: str = "") -> None:
@@ -61,17 +61,17 @@ def believe_outputs() -> None:
 
 
 def use_one_placement() -> None:
-    """Make all calls of a side at the same place in memory."""
+    """Use one placement in memory for all calls of a side."""
     _replace(cuda_placements, "placement_count", lambda *_: 1)
 
 
 def forget_the_floor() -> None:
-    """Accept times that the hardware does not allow: part of every judge here, since the floor sees large gains too."""
+    """Accept times below the hardware's floor. All judges of this module do, because the floor also detects gains."""
     _replace(evaluation.Evaluation, "_bounded", lambda _, __, result: result)
 
 
 def _replace(owner: object, name: str, value: object) -> None:
-    assert hasattr(owner, name), f"{owner} has no {name}: the defence has moved"
+    assert hasattr(owner, name), f"{owner} has no {name}: the defence has another name"
     setattr(owner, name, value)
 
 
@@ -85,7 +85,7 @@ DEFENCES: dict[str, Callable[[], None]] = {
 
 
 def main() -> None:
-    """Switch off the defences that the first argument names, then be a judge."""
+    """Switch off the defences that the first argument names, then run the judge."""
     forget_the_floor()
     for name in sys.argv.pop(1).split(","):
         DEFENCES[name]()

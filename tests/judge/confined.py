@@ -1,4 +1,4 @@
-"""Python code run in the sandbox of a judged candidate, for tests of its walls."""
+"""Python code run in the sandbox of a judged candidate, for tests of its isolation."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def confined(
     binds: Binds | None = None,
     inherit: tuple[int, ...] = (),
 ) -> Iterator[tuple[Sandboxed, Path]]:
-    """A running sandbox and the file with what it says on stderr."""
-    said = directory / "said"
-    with said.open("w+b") as stderr:
+    """Yield a running sandbox and the file with its stderr."""
+    log = directory / "stderr.log"
+    with log.open("w+b") as stderr:
         sandbox = launch(
             "bubblewrap",
             [sys.executable, "-I", "-S", "-c", textwrap.dedent(code), *map(str, inherit)],
@@ -34,13 +34,13 @@ def confined(
             inherit=inherit,
         )
         try:
-            yield sandbox, said
+            yield sandbox, log
         finally:
             sandbox.kill()
 
 
-def says(code: str, directory: Path, *, limits: SandboxLimits | None = None, binds: Binds | None = None) -> str:
-    """What the code printed on stderr, once it has ended."""
-    with confined(code, directory, limits=limits, binds=binds) as (sandbox, said):
-        assert sandbox.exit_signal_or_code(60.0) == 0, said.read_text()
-        return said.read_text().strip()
+def stderr_of(code: str, directory: Path, *, limits: SandboxLimits | None = None, binds: Binds | None = None) -> str:
+    """Return the stderr of the code, once it has ended."""
+    with confined(code, directory, limits=limits, binds=binds) as (sandbox, log):
+        assert sandbox.exit_signal_or_code(60.0) == 0, log.read_text()
+        return log.read_text().strip()

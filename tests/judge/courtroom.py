@@ -1,4 +1,4 @@
-"""A judge of our own, and small problems and solutions on disk for it."""
+"""A judge with its own locks, and small problems and solutions on disk for it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def judge_with_own_locks(
     cache: Path | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[JudgeProcess]:
-    """A judge whose locks, and whose cache unless another is given, are below a directory."""
+    """Yield a judge whose locks, and whose cache by default, are below a directory."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {"HARNESS_LOCK_DIR": str(directory / "locks"), **(environment or {})}.items():
             patch.setenv(name, value)
@@ -46,7 +46,7 @@ def judge_with_own_locks(
 def write_problem(
     directory: Path, *, sizes: tuple[int, ...] = (40_000,), reference: str = SCALE, atol: float = 1e-5
 ) -> Path:
-    """`y = x * factor` on float32 vectors, one workload for each size."""
+    """Write the problem `y = x * factor` on float32 vectors, with one workload for each size."""
     root = directory / "made" / "scale"
     root.mkdir(parents=True)
     definition = {
@@ -68,12 +68,12 @@ def write_problem(
 
 
 def write_cpp(directory: Path, source: str = KERNEL, **spec: Any) -> Path:
-    """A C++ solution whose function is `scale`."""
+    """Write a C++ solution whose function is `scale`."""
     return _write(directory, "kernel.cpp", source, {"language": "cpp", "entry": "kernel.cpp::scale", **spec})
 
 
 def write_pytorch(directory: Path, source: str, **spec: Any) -> Path:
-    """A PyTorch solution whose function is `run`."""
+    """Write a PyTorch solution whose function is `run`."""
     return _write(directory, "kernel.py", source, {"language": "pytorch", "entry": "kernel.py::run", **spec})
 
 
@@ -85,7 +85,7 @@ def _write(directory: Path, name: str, source: str, spec: Mapping[str, Any]) -> 
 
 
 def judge(process: JudgeProcess, problem: Path, solution: Path | None, **settings: Any) -> JudgeAnswer:
-    """Ask for an evaluation that is content with wide intervals, or with no solution for the baselines."""
+    """Request an evaluation with wide intervals, or a measurement of the baselines if there is no solution."""
     request = JudgeRequest(
         id="1",
         kind="evaluation" if solution else "baseline",

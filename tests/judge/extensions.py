@@ -1,4 +1,4 @@
-"""CUDA C++ extensions on disk, for tests of their builder and of what loads them. Those here have host code only."""
+"""CUDA C++ extensions on disk, for tests of their builder and loader. These extensions have host code only."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ PARTS: Mapping[str, str] = {
         "    for (int64_t i = 0; i < n; ++i) y[i] = x[i] * (float)factor;\n}\n"
     ),
 }
-"""What both of them call: a header and a source of its own."""
+"""A header and a source that both extensions use."""
 NEEDS_NVCC = "no nvcc with its headers here: neither a CUDA toolkit nor NVIDIA's wheels"
 
 
 def write_extension(
     directory: Path, source: str = TVM_FFI, *, file: str = "main.cpp", function: str = "run", **spec: Any
 ) -> Solution:
-    """A `cuda_cpp` solution with `PARTS` beside its source."""
+    """Write a `cuda_cpp` solution with `PARTS` beside its source."""
     whole = {"language": "cuda_cpp", "entry": f"{file}::{function}", **spec}
     for name, text in {**PARTS, file: source, "solution.yaml": yaml.safe_dump(whole)}.items():
         (directory / name).parent.mkdir(parents=True, exist_ok=True)

@@ -57,23 +57,23 @@ MEMORY_BOUND: dict[str, tuple[str, str]] = {
 
 
 def table(rows: Sequence[tuple[str, Mapping[str, tuple[str, str]]]]) -> str:
-    """The log: messages, then the table of (kernel's symbol, metrics) rows."""
+    """Return a log: messages, then the table of (kernel's symbol, metrics) rows."""
     metrics = list(rows[0][1])
-    written = io.StringIO()
-    lines = csv.writer(written, quoting=csv.QUOTE_ALL, lineterminator="\n")
+    csv_text = io.StringIO()
+    lines = csv.writer(csv_text, quoting=csv.QUOTE_ALL, lineterminator="\n")
     lines.writerow([*IDENTITY, *metrics])
     lines.writerow([*[""] * len(IDENTITY), *(rows[0][1][name][0] for name in metrics)])
     for number, (symbol, values) in enumerate(rows):
         identity = IDENTITY | {"ID": str(number), "Kernel Name": symbol}
         lines.writerow([*identity.values(), *(values[name][1] for name in metrics)])
-    return f"==PROF== Connected to process 4711 (/usr/bin/python3.12)\n{written.getvalue()}"
+    return f"==PROF== Connected to process 4711 (/usr/bin/python3.12)\n{csv_text.getvalue()}"
 
 
 def stand_in(directory: Path, log: str, *, code: int = 0, refuses: str = "") -> Path:
-    """A program in Nsight Compute's place, for a machine without a GPU.
+    """Write a stand-in for Nsight Compute, for a machine without a GPU, and return its path.
 
-    It writes `log` where its options say, notes how it was called in `calls` beside its log, and fails, naming the
-    metric, where it is asked for one that it `refuses`.
+    It writes `log` to the file that its options name. If the metric `refuses` is requested, it fails with the metric's
+    name.
     """
     directory.mkdir(parents=True)
     (directory / "log.csv").write_text(log)

@@ -1,7 +1,7 @@
 """The real judge on the CPU, with a baseline that was twice as fast before the candidate's process existed.
 
-Run in the place of `python -m harness.judge`. HARNESS_TEST_STILL_FAST=1: it is as fast again when that has ended, as
-where the candidate slowed it; otherwise its host became slow and stays so.
+Run it in place of `python -m harness.judge`. With HARNESS_TEST_STILL_FAST=1 the baseline is as fast again after the
+candidate's process has ended, as if the candidate had slowed it. Otherwise it stays slow, as if the host were slow.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from harness.judge.__main__ import main
 from harness.judge.baseline.alone import time_baseline_alone
 from harness.judge.devices.cpu import CpuDevice
 
-_asked: list[float] = []
+_first_times_ns: list[float] = []
 
 
 def alone(*arguments: Any) -> tuple[float, ...]:
-    """In the place of the judge's own: as a function of how often it was asked."""
-    fast = not _asked or os.environ.get("HARNESS_TEST_STILL_FAST") == "1"
+    """Replace the judge's function of this name: divide the first times, or all of them, by two."""
+    fast = not _first_times_ns or os.environ.get("HARNESS_TEST_STILL_FAST") == "1"
     times_ns = time_baseline_alone(*arguments)
-    _asked.append(times_ns[0])
+    _first_times_ns.append(times_ns[0])
     return tuple(time_ns / (2 if fast else 1) for time_ns in times_ns)
 
 
 def recalibrate(device: CpuDevice) -> None:
-    """The device's own, and queued work that goes on."""
+    """Recalibrate, and report that queued work outlasts a stop."""
     usual(device)
     device.calibration = replace(device.calibration, work_outlasts_stop=True)
 

@@ -21,13 +21,13 @@ from harness.model.judging import MoreBaseline
 from harness.model.verdict import Verdict
 from harness.runner import reference
 from harness.runner.shared_memory import SlotField
-from tests.judge.made import problem, tensor
+from tests.judge.problem_in_memory import problem, tensor
 
 ADD = "def run(x):\n    return x + 1\n"
 
 
 class ThreeWorkloads:
-    """Stands in for the reference's runners without a GPU; a variant in `fails` raises its error."""
+    """Stand-in for the reference's runners without a GPU; a variant in `fails` raises its error."""
 
     def __init__(self, fails: dict[str, Exception]) -> None:
         self.fails = fails
@@ -147,7 +147,7 @@ def test_max_autotune_is_compiled_with_that_mode(loaded: Callable[[Any], Any], m
 
 
 class Graph:
-    """Stands in for CUDA's: a replay calls what was captured."""
+    """Stand-in for a CUDA graph: a replay calls the captured function."""
 
     captured: Graph | None = None
 

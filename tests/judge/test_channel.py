@@ -1,4 +1,4 @@
-"""The line between judge and runner: what crosses it, and what is refused."""
+"""The connection between judge and runner: valid and malformed messages."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _soon() -> float:
 
 
 @given(st.integers(0, 2**63), st.lists(st.integers(0, 2**32 - 1), max_size=wire.MAX_CALLS))
-def test_a_call_says_which_slots_in_which_order(call: int, slots: list[int]) -> None:
+def test_a_call_has_the_slots_in_order(call: int, slots: list[int]) -> None:
     assert wire.unpack_call(wire.pack_call(call, slots)) == (call, tuple(slots))
 
 
@@ -41,7 +41,7 @@ def test_bytes_that_are_no_call_are_refused(data: bytes) -> None:
         wire.unpack_call(data)
 
 
-def test_a_record_comes_through(line: tuple[Channel, socket.socket]) -> None:
+def test_a_record_is_received(line: tuple[Channel, socket.socket]) -> None:
     channel, runner_socket = line
     runner_socket.send(wire.pack_record(wire.Code.DONE, call=7, claimed_ns=-5))
     record = channel.receive(_soon())
@@ -66,7 +66,7 @@ def test_bytes_that_are_no_record_are_malformed(line: tuple[Channel, socket.sock
         channel.receive(_soon())
 
 
-def test_an_answer_to_nothing_is_malformed(line: tuple[Channel, socket.socket]) -> None:
+def test_an_answer_without_a_request_is_malformed(line: tuple[Channel, socket.socket]) -> None:
     channel, runner_socket = line
     runner_socket.send(wire.pack_record(wire.Code.DONE))
     with pytest.raises(MalformedRecord, match="without a request"):
@@ -77,7 +77,7 @@ def test_an_answer_to_nothing_is_malformed(line: tuple[Channel, socket.socket]) 
 
 
 @pytest.mark.parametrize("spin", [False, True])
-def test_silence_and_the_end_of_the_line_are_told_apart(line: tuple[Channel, socket.socket], *, spin: bool) -> None:
+def test_timeouts_and_closed_connections_differ(line: tuple[Channel, socket.socket], *, spin: bool) -> None:
     channel, runner_socket = line
     with pytest.raises(ChannelTimeout):
         channel.receive(time.monotonic() + 0.05, spin=spin)

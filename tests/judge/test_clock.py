@@ -1,4 +1,4 @@
-"""The clock's figures, and the choice of blocks that count."""
+"""The clock's figures, and the selection of blocks."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def _block(latency: float, share: float) -> Block:
     return Block(200.0, latency, latency, share, spoiled=share > 0.01)
 
 
-def test_a_handshake_is_taken_off_once_and_never_more_than_half() -> None:
+def test_a_handshake_is_subtracted_once_and_is_at_most_half() -> None:
     assert per_call_ns(Batch(1_100_000, 0, 0), 10, _CALIBRATION) == 100_000
     assert per_call_ns(Batch(120_000, 0, 0), 1, _CALIBRATION) == 60_000
 
 
-def test_no_more_of_a_handshake_counts_than_a_wrong_calibration_may_cost() -> None:
-    """At most 3 us or 3 % of a call, whatever the calibration was."""
+def test_the_subtracted_handshake_has_a_limit() -> None:
+    """The limit is 3 us or 3 % of a call for every calibration, because a calibration may be wrong."""
     outlier = Calibration(handshake_ns=1_142_000, dispatch_ns=500)
     long, short = Batch(6_000_000, 0, 0), Batch(640_000, 0, 0)
     assert subtracted_ns(long, 2, outlier) == pytest.approx(0.03 * 3_000_000)
@@ -61,7 +61,7 @@ def test_a_batch_is_disturbed_by_other_processes_not_by_its_duration() -> None:
     assert not disturbed(Batch(900_000_000, 0, 20_000))
 
 
-def test_calibration_is_not_moved_by_disturbed_batches() -> None:
+def test_disturbed_batches_do_not_change_the_calibration() -> None:
     overheads_ns = iter([*([150_000] * 60), *([9_000_000] * 20)])
 
     def batch() -> Batch:

@@ -24,8 +24,8 @@ from harness.model.counter_text import report_lines
 from harness.model.counters import CounterReport, KernelCounters, kernel_name
 from harness.model.launches import Pointer, ResolvedLaunch, ResolvedPlan
 from harness.model.problem import Problem
-from tests.judge.made import problem, tensor
 from tests.judge.ncu_output import MEMORY_BOUND, STALL, stand_in, table
+from tests.judge.problem_in_memory import problem, tensor
 
 pytestmark = pytest.mark.usefixtures("own_locks")
 
@@ -231,14 +231,14 @@ def test_a_rejected_metric_is_omitted(sample_problem: Problem, tmp_path: Path, m
         ),
         ("==WARNING== No kernels were profiled.", 0, "Nsight Compute found no launch", "ncu --version"),
         (
-            "==ERROR== Failed to profile: \x1b[31msecret text of somebody",
+            "==ERROR== Failed to profile: \x1b[31msecret text of another user",
             9,
             "Nsight Compute ended with code 9 and no counters",
             "nvidia-smi",
         ),
     ],
 )
-def test_why_there_are_no_counters(
+def test_a_failure_of_the_profiler_is_the_reason(
     sample_problem: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: str, code: int, reason: str, fix: str
 ) -> None:
     program = stand_in(tmp_path / "nsight", log, code=code)
@@ -341,7 +341,7 @@ def test_the_request_asks_for_whitelisted_metrics_of_the_marked_launches_only() 
     assert words[words.index("--metrics") + 1].split(",") == list(METRICS)
 
 
-def test_a_runner_loads_a_replay_as_it_was_kept(tmp_path: Path) -> None:
+def test_a_runner_loads_a_stored_replay(tmp_path: Path) -> None:
     store_replay(tmp_path / "cache", "key", _staged({"run": "run"}, {"w": _plan("run")}))
     replay = find_replay(tmp_path / "cache", "key")
     assert replay is not None
@@ -355,7 +355,7 @@ def test_a_runner_loads_a_replay_as_it_was_kept(tmp_path: Path) -> None:
     assert staged.plans["w"] == json.loads(json.dumps(_plan("run").as_json()))
 
 
-def test_latencies_are_told_with_and_without_counters() -> None:
+def test_latencies_are_reported_with_and_without_counters() -> None:
     words = "a call takes 12.00 us with a cold L2, as it is judged, and 8.00 us warm"
     assert report_lines(CounterReport(reason="no ncu", cold_us=12, warm_us=8)) == ["no counters: no ncu", words]
     assert words in report_lines(CounterReport(kernels=(counters(),), launches=1, cold_us=12, warm_us=8))

@@ -1,4 +1,4 @@
-"""Sealed CUDA from sources to a cubin, for a Hopper that need not be here."""
+"""Compilation of sealed CUDA to a cubin for Hopper, which needs no GPU."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from harness.judge.build.builder import BuildFailed
 from harness.judge.build.cuda_builder import SealedBuild, build_cuda
 from harness.judge.build.toolkit import find_toolkit
 from harness.model.problem import Problem
-from tests.judge.made import problem, tensor
+from tests.judge.problem_in_memory import problem, tensor
 
 pytestmark = pytest.mark.usefixtures("own_locks")
 
@@ -47,7 +47,7 @@ def build(sample_problem: Problem, tmp_path: Path, source: str = KERNEL) -> Seal
     return build_cuda(sample_problem, load_solution(directory), cache_dir=tmp_path / "cache", sandbox="bubblewrap")
 
 
-def test_a_cubin_is_made_once_and_again_when_it_was_tampered_with(sample_problem: Problem, tmp_path: Path) -> None:
+def test_a_cubin_is_compiled_once_and_again_after_tampering(sample_problem: Problem, tmp_path: Path) -> None:
     first = build(sample_problem, tmp_path)
     cubin = first.directory / "kernel.cubin"
     content = cubin.read_bytes()
@@ -60,14 +60,14 @@ def test_a_cubin_is_made_once_and_again_when_it_was_tampered_with(sample_problem
     assert (rebuilt.cached, rebuilt.directory, cubin.read_bytes()) == (False, first.directory, content)
 
 
-def test_a_compiler_that_says_no_is_quoted_in_the_users_own_lines(sample_problem: Problem, tmp_path: Path) -> None:
+def test_a_compiler_error_is_quoted_with_the_users_line_numbers(sample_problem: Problem, tmp_path: Path) -> None:
     with pytest.raises(BuildFailed) as failed:
         build(sample_problem, tmp_path, KERNEL.replace("SCALE", "FACTOR"))
     assert failed.value.reason.startswith('kernel.cu(1): error: identifier "FACTOR" is undefined')
     assert not list((tmp_path / "cache" / "cubins").iterdir())
 
 
-def test_a_compiler_that_cannot_be_loaded_is_no_fault_of_the_sources(
+def test_a_compiler_that_cannot_be_loaded_is_no_compile_error(
     sample_problem: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken = tmp_path / "toolkit" / "libnvrtc.so"

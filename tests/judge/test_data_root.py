@@ -26,13 +26,13 @@ import torch
 
 def run(x, factor):
     if torch.utils._python_dispatch.is_in_torch_dispatch_mode():
-        raise RuntimeError("nobody may watch")
+        raise RuntimeError("no analysis is possible")
     return x * factor
 """
-"""A reference that runs, and that no analysis can follow."""
+"""A reference that runs, and that raises under an analysis."""
 
 
-def test_a_file_input_is_judged_and_a_bound_that_cannot_be_is_a_note(court: JudgeProcess, tmp_path: Path) -> None:
+def test_a_file_input_is_judged_and_a_missing_bound_is_a_note(court: JudgeProcess, tmp_path: Path) -> None:
     problem = write_problem(tmp_path, reference=UNKNOWABLE, sizes=(4_000,))
     data = tmp_path / "data"
     write_safetensors(data / "x.safetensors", "x", "F32", [4_000], struct.pack("<4000f", *range(4_000)))
@@ -46,28 +46,28 @@ def test_a_file_input_is_judged_and_a_bound_that_cannot_be_is_a_note(court: Judg
     assert (workload.sol_us, workload.floor_us, workload.score, workload.bound_rates) == (None, None, None, None)
     assert workload.note is not None
     assert "no bound: the reference does not run" in workload.note
-    assert "nobody may watch" in workload.note
+    assert "no analysis is possible" in workload.note
 
 
 class _UnlistedGpu:
-    """As much of a device as bounds ask for."""
+    """The part of a device that bounds need."""
 
     target = "gb200"
 
     def start_standby(self) -> None:
-        """Nothing is started."""
+        """Start nothing."""
 
 
 def test_an_unlisted_gpu_has_no_bound_until_it_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     case = Case("double", {"x": "1024 float32"}, {"y": "1024 float32"}, "return x * 2", bytes=8192)
     problem = problem_of(case, tmp_path)
-    ours = Judge(_UnlistedGpu(), cache_dir=tmp_path, sandbox="none")  # type: ignore[arg-type]
-    why = ours.bounds(problem, problem.workloads[0])
-    assert isinstance(why, NoBoundError)
-    assert "`gb200` are neither listed nor measured" in why.message
-    assert why.remedy == MEASURE
+    gb200_judge = Judge(_UnlistedGpu(), cache_dir=tmp_path, sandbox="none")  # type: ignore[arg-type]
+    no_bound = gb200_judge.bounds(problem, problem.workloads[0])
+    assert isinstance(no_bound, NoBoundError)
+    assert "`gb200` are neither listed nor measured" in no_bound.message
+    assert no_bound.remedy == MEASURE
     store_rates(GB200, hardware_directory())
-    found = ours.bounds(problem, problem.workloads[0])
-    assert isinstance(found, Bounds)
-    assert found.is_measured
+    bounds = gb200_judge.bounds(problem, problem.workloads[0])
+    assert isinstance(bounds, Bounds)
+    assert bounds.is_measured

@@ -1,6 +1,6 @@
-"""The whole judge on extensions without a GPU: the CPU stands in for it, and so does host code for device code.
+"""The whole judge on extensions without a GPU: the CPU and host code are stand-ins for the GPU and device code.
 
-No device but a GPU takes `cuda_cpp`; here a judge's own process is told that its CPU does.
+Only a GPU supports `cuda_cpp`; here a patched judge process accepts it for the CPU.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.judge.extensions import PARTS, TVM_FFI, write_extension
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("judge")]
 
-_TOLD = (
+_JUDGE_CODE = (
     "from harness.judge.devices.cpu import CpuDevice; CpuDevice.languages = ('cuda_cpp',); "
     "from harness.judge.__main__ import main; main()"
 )
@@ -36,7 +36,17 @@ def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lines]:
     directory = tmp_path_factory.mktemp("judge")
     with (directory / "log").open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-c", _TOLD, "--device", "cpu", "--cache", str(directory), "--sandbox", "bubblewrap"],
+            [
+                sys.executable,
+                "-c",
+                _JUDGE_CODE,
+                "--device",
+                "cpu",
+                "--cache",
+                str(directory),
+                "--sandbox",
+                "bubblewrap",
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
@@ -69,7 +79,7 @@ def judged(judge: Lines, problem: Path, solution: Path) -> JudgeAnswer:
 
 
 @pytest.mark.parametrize(
-    ("source", "function", "passing", "verdict", "says"),
+    ("source", "function", "passing", "verdict", "reason_part"),
     [
         (_SOURCE, "run", True, Verdict.PASSED, ""),
         (_SOURCE, "listed", False, Verdict.PASSED, ""),
@@ -82,15 +92,15 @@ def judged(judge: Lines, problem: Path, solution: Path) -> JudgeAnswer:
     ],
 )  # fmt: skip
 def test_an_extension_gets_its_verdict(
-    judge: Lines, tmp_path: Path, source: str, function: str, passing: bool, verdict: Verdict, says: str
+    judge: Lines, tmp_path: Path, source: str, function: str, passing: bool, verdict: Verdict, reason_part: str
 ) -> None:
     solution = write_extension(tmp_path / "s", source, function=function, destination_passing=passing)
     answer = judged(judge, write_problem(tmp_path), solution.directory)
     assert answer.verdict is verdict, answer.reason
-    assert says in (answer.reason or "")
+    assert reason_part in (answer.reason or "")
 
 
-def test_their_solution_json_is_judged(judge: Lines, tmp_path: Path) -> None:
+def test_a_solution_json_of_sol_execbench_is_judged(judge: Lines, tmp_path: Path) -> None:
     sources = {**PARTS, "main.cpp": _SOURCE}
     document = {
         "name": "scale",

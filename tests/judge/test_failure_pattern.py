@@ -18,7 +18,7 @@ def _expected() -> torch.Tensor:
     return torch.randn(ROWS, COLUMNS, generator=torch.Generator().manual_seed(1))
 
 
-def _one(x: torch.Tensor) -> torch.Tensor:
+def _one_element(x: torch.Tensor) -> torch.Tensor:
     x[3, 7] += 1.0
     return x
 
@@ -61,9 +61,9 @@ def _imprecise(x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "reason_part"),
     [
-        (_one, "pattern: one element of 3,400 is wrong"),
+        (_one_element, "pattern: one element of 3,400 is wrong"),
         (
             _last_rows,
             "rows 32 to 33 of 34, exactly those beyond the last multiple of 4 or 8 or 16 or 32; all of them are zero",
@@ -83,22 +83,23 @@ def _imprecise(x: torch.Tensor) -> torch.Tensor:
         (torch.zeros_like, "every element is wrong (3,394 of 3,400); all of them are zero"),
     ],
 )
-def test_a_pattern_names_what_is_wrong(change: Callable[[torch.Tensor], torch.Tensor], said: str) -> None:
+def test_a_pattern_names_the_mistake(change: Callable[[torch.Tensor], torch.Tensor], reason_part: str) -> None:
     expected = _expected()
-    found = compare(expected, change(expected.clone()), TOLERANCE)
-    assert said in str(found.reason), found.reason
-    assert "; at [" in str(found.reason), "the place"
-    assert ", expected " in str(found.reason), "and both values"
+    comparison = compare(expected, change(expected.clone()), TOLERANCE)
+    assert reason_part in str(comparison.reason), comparison.reason
+    assert "; at [" in str(comparison.reason), "the place"
+    assert ", expected " in str(comparison.reason), "and both values"
 
 
 def test_integers_and_vectors_have_patterns_too() -> None:
     expected = torch.arange(1000)
     actual = expected.clone()
     actual[992:] = 0
-    said = str(compare(expected, actual, TOLERANCE).reason)
-    assert "first at [992]: 0, expected 992" in said
+    reason = str(compare(expected, actual, TOLERANCE).reason)
+    assert "first at [992]: 0, expected 992" in reason
     assert (
-        "elements 992 to 999 of 1000, exactly those beyond the last multiple of 16 or 32; all of them are zero" in said
+        "elements 992 to 999 of 1000, exactly those beyond the last multiple of 16 or 32; all of them are zero"
+        in reason
     )
-    said = str(compare(torch.ones(1), torch.zeros(1), TOLERANCE).reason)
-    assert "the only element is wrong" in said
+    reason = str(compare(torch.ones(1), torch.zeros(1), TOLERANCE).reason)
+    assert "the only element is wrong" in reason

@@ -1,4 +1,4 @@
-"""A stopped sandbox is stopped: threads, children, and processes that wake each other."""
+"""Stopped sandboxes: threads, children, and processes that wake each other."""
 
 from __future__ import annotations
 
@@ -145,10 +145,10 @@ def test_nothing_moves_while_it_is_stopped(tmp_path: Path, code: str, freezes: b
 
 
 def _all_beyond(region: Region, before: tuple[int, ...]) -> bool:
-    return all(now > then for now, then in zip(_counts(region), before, strict=True))
+    return all(count > count_before for count, count_before in zip(_counts(region), before, strict=True))
 
 
-def test_a_fork_bomb_is_given_up_on(tmp_path: Path) -> None:
+def test_a_fork_bomb_is_an_error(tmp_path: Path) -> None:
     code = f"""
 for place in range({MAX_PROCESSES + 10}):
     if os.fork() == 0:
@@ -161,18 +161,18 @@ time.sleep(600)
         sandbox.stop()
 
 
-def test_the_time_that_others_took_is_told_from_its_own(tmp_path: Path) -> None:
+def test_run_delay_separates_waiting_from_running(tmp_path: Path) -> None:
     with _sandbox(_THREADS, tmp_path) as (sandbox, _):
         sandbox.stop(120.0)
         on, waited, total = sandbox.run_delay_ns()
         assert total >= on > 0
         assert waited >= 0
-        assert sandbox.run_delay_ns() == (on, waited, total), "stopped, it uses nothing"
+        assert sandbox.run_delay_ns() == (on, waited, total), "a stopped sandbox uses no processor time"
 
 
 def test_a_stopped_sandbox_passes_the_check(tmp_path: Path) -> None:
     with _sandbox(_THREADS, tmp_path) as (sandbox, _):
-        sandbox.check_still_stopped()  # it was never stopped, so there is nothing to check
+        sandbox.check_still_stopped()  # without a stop there is nothing to check
         for _ in range(20):
             sandbox.stop(5.0)
             sandbox.check_still_stopped()
@@ -182,7 +182,7 @@ def test_a_stopped_sandbox_passes_the_check(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="the numbers of system calls are this architecture's")
 def test_a_timer_that_continues_a_stopped_sandbox_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the filter's rule against timers, so that the detection alone is tested."""
+    """The filter's rule against timers is off, so that only the detection is tested."""
     denied = {name: number for name, number in seccomp._DENIED["x86_64"].items() if name != "timer_create"}  # noqa: SLF001
     monkeypatch.setitem(seccomp._DENIED, "x86_64", denied)  # noqa: SLF001
     with _sandbox(_WOKEN_BY_A_TIMER, tmp_path) as (sandbox, region):
@@ -192,7 +192,7 @@ def test_a_timer_that_continues_a_stopped_sandbox_is_detected(tmp_path: Path, mo
 
 
 def _continued_by_its_timer(sandbox: SandboxProcesses, region: Region) -> bool:
-    """Stop the sandbox and see it go on. Not each time: a stop discards a signal that is on its way."""
+    """Stop the sandbox; return true if its timer continues it. A stop can discard a pending signal, so it may not."""
     try:
         sandbox.stop(5.0)
     except FreezeError:
@@ -218,7 +218,7 @@ def test_a_sandbox_that_was_continued_and_stopped_again_is_detected(tmp_path: Pa
 
 
 @_NEEDS_FREEZER
-def test_a_frozen_sandbox_does_not_run_whatever_signal_it_gets(tmp_path: Path) -> None:
+def test_no_signal_continues_a_frozen_sandbox(tmp_path: Path) -> None:
     with _sandbox(_THREADS, tmp_path, freezes=True) as (sandbox, region):
         sandbox.stop(5.0)
         sandbox.check_still_stopped()  # freezing gives no thread a processor
@@ -240,7 +240,7 @@ def test_a_timer_does_not_continue_a_frozen_sandbox(tmp_path: Path, monkeypatch:
 
 
 def _woken_by_its_timer(sandbox: SandboxProcesses, region: Region) -> bool:
-    """Stop the sandbox and see its timer's signal leave a trace, and nothing run. Not each time: see below."""
+    """Stop the sandbox; return true if its timer's signal leaves a trace. A stop can discard a pending signal."""
     sandbox.stop(5.0)
     before = _counts(region)
     try:
@@ -266,25 +266,27 @@ def _is_refused(sandbox: SandboxProcesses) -> bool:
 def test_the_clock_does_not_start_for_a_sandbox_that_has_run(tmp_path: Path, judge_cache: Path, freezes: bool) -> None:
     native = load_native(judge_cache)
     assert native is not None
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with ours, theirs, _sandbox(_THREADS, tmp_path, freezes=freezes) as (sandbox, region):
+    client_socket, peer_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with client_socket, peer_socket, _sandbox(_THREADS, tmp_path, freezes=freezes) as (sandbox, region):
         sandbox.stop(5.0)
         proved, before = sandbox.proved_slices, _counts(region)
         assert proved is not None
-        exchange = partial(native.exchange, ours.fileno(), *sandbox.descriptors(), spin=False, within_s=0.05, record=24)
+        exchange = partial(
+            native.exchange, client_socket.fileno(), *sandbox.descriptors(), spin=False, within_s=0.05, record=24
+        )
         assert exchange(slices=proved + 1).refused
         assert _counts(region) == before
-        seen = exchange(slices=proved)
-        assert (seen.refused, seen.data) == (False, None), "it has run, and nothing came in time"
+        unanswered = exchange(slices=proved)
+        assert (unanswered.refused, unanswered.data) == (False, None), "the sandbox ran without an answer"
         wait_until(partial(_all_beyond, region, before), what="progress")
-        assert exchange(slices=proved).refused, "it runs"
+        assert exchange(slices=proved).refused, "the sandbox runs"
 
 
 def test_a_process_that_ended_while_it_was_stopped_is_detected(tmp_path: Path) -> None:
     with _sandbox(_THREADS, tmp_path) as (sandbox, _):
         sandbox.stop(5.0)
         os.kill(sandbox.runner, signal.SIGKILL)
-        wait_until(lambda: _gone(sandbox), what="its end")
+        wait_until(lambda: _has_ended(sandbox), what="its end")
         with pytest.raises(FreezeError, match="while it was stopped"):
             sandbox.check_still_stopped()
 
@@ -292,12 +294,12 @@ def test_a_process_that_ended_while_it_was_stopped_is_detected(tmp_path: Path) -
 def test_a_sandbox_that_ended_is_stopped(tmp_path: Path) -> None:
     code = "for place in range(4): struct.pack_into('<q', memory, 8 * place, 1)\n"
     with _sandbox(code, tmp_path) as (sandbox, _):
-        wait_until(lambda: _gone(sandbox), what="its end")
+        wait_until(lambda: _has_ended(sandbox), what="its end")
         sandbox.stop()
         sandbox.resume()
 
 
-def _gone(sandbox: SandboxProcesses) -> bool:
+def _has_ended(sandbox: SandboxProcesses) -> bool:
     try:
         return Path(f"/proc/{sandbox.runner}/stat").read_text().rpartition(") ")[2][0] in "ZX"
     except OSError:

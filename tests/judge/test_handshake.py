@@ -15,7 +15,7 @@ pytestmark = pytest.mark.xdist_group("judge")
 
 
 @pytest.mark.parametrize(
-    ("values", "usual", "handshake", "taken"),
+    ("values", "usual", "handshake", "reading_count"),
     [
         ([110, 100, 105], None, HandshakeCalibration(100), 3),
         ([900, 500, 300, 110, 100], None, HandshakeCalibration(100), 5),
@@ -25,15 +25,15 @@ pytestmark = pytest.mark.xdist_group("judge")
     ],
     ids=["steady", "after a while", "repeated", "outlier", "unsteady"],
 )
-def test_calibration_goes_on_until_it_is_steady_and_usual(
-    values: Sequence[float], usual: float | None, handshake: HandshakeCalibration, taken: int
+def test_calibration_continues_until_it_is_steady_and_usual(
+    values: Sequence[float], usual: float | None, handshake: HandshakeCalibration, reading_count: int
 ) -> None:
     source = iter(values)
     assert calibrate_handshake(lambda: next(source), usual) == handshake
-    assert len(values) - len(list(source)) == taken
+    assert len(values) - len(list(source)) == reading_count
 
 
-def test_accepted_calibrations_are_remembered_for_each_host(tmp_path: Path) -> None:
+def test_accepted_calibrations_are_stored_for_each_host(tmp_path: Path) -> None:
     assert usual_handshake_ns(tmp_path, "a") is None
     for ns in (500.0, *range(100, 109)):
         remember_handshake(tmp_path, "a", HandshakeCalibration(ns))
@@ -54,11 +54,11 @@ def test_a_judge_does_not_subtract_a_handshake_far_above_the_usual_one(
     with judge_process("cpu", tmp_path / "cache", "bubblewrap") as first:
         accepted = first.ready.device.model_dump()
     assert "handshake_refused_us" not in accepted
-    known = json.loads(file.read_text())
-    known["handshakes"] = {key: [ns / 10 for ns in values] for key, values in known["handshakes"].items()}
-    file.write_text(json.dumps(known))
+    stored = json.loads(file.read_text())
+    stored["handshakes"] = {key: [ns / 10 for ns in values] for key, values in stored["handshakes"].items()}
+    file.write_text(json.dumps(stored))
     with judge_process("cpu", tmp_path / "cache", "bubblewrap") as second:
         refused = second.ready.device.model_dump()
     assert refused["handshake_us"] == pytest.approx(accepted["handshake_us"] / 10, abs=0.01)
     assert refused["handshake_refused_us"] > 2 * refused["handshake_us"]
-    assert json.loads(file.read_text()) == known
+    assert json.loads(file.read_text()) == stored

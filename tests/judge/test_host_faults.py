@@ -1,4 +1,4 @@
-"""Faults of the machine end the judge with a code of their own; what a candidate does wrong stays its verdict."""
+"""Faults of the machine end the judge with their own exit code; faults of a candidate are a verdict."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from harness.workspace.judge_client import JudgeClient, JudgeLost, RequestAnswer
 from harness.workspace.judge_endpoint import JudgeNotice
 from tests.judge.confined import confined
 from tests.judge.courtroom import KERNEL, write_cpp, write_problem
-from tests.judge.made import problem, tensor
+from tests.judge.problem_in_memory import problem, tensor
 from tests.ledger.ledgers import required_small_disk, small_disk
 from tests.waiting import DEADLINE_S
 
@@ -48,9 +48,7 @@ pytestmark = pytest.mark.usefixtures("own_locks")
         (HarnessError("GPU is lost"), HostFaultError, "the GPU's driver does not work: GPU is lost"),
     ],
 )
-def test_an_exception_of_the_machine_is_told_from_others(
-    error: Exception, kind: type[HostFaultError], words: str
-) -> None:
+def test_an_exception_of_the_machine_is_a_host_fault(error: Exception, kind: type[HostFaultError], words: str) -> None:
     fault = host_fault(error)
     assert type(fault) is kind
     assert words in fault.message
@@ -71,14 +69,14 @@ def test_other_exceptions_are_defects(error: Exception) -> None:
 
 
 @pytest.fixture
-def made() -> Problem:
+def sample_problem() -> Problem:
     return problem(
         {"x": tensor("float32", "n")}, {"y": tensor("float32", "n")}, "def run(x):\n    return x\n", {"n": 7}
     )
 
 
 def test_a_compiler_that_compiles_nothing_is_no_compile_error(
-    made: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sample_problem: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken = tmp_path / "toolchain" / "bin" / "broken-c++"
     broken.parent.mkdir(parents=True)
@@ -88,35 +86,35 @@ def test_a_compiler_that_compiles_nothing_is_no_compile_error(
     builder.compiler.cache_clear()
     monkeypatch.setenv("CXX", str(broken))
     with pytest.raises(ConfigurationError, match="does not compile one function: error: no cc1plus"):
-        build_cpp(made, solution, cache_dir=tmp_path / "cache", sandbox="bubblewrap")
+        build_cpp(sample_problem, solution, cache_dir=tmp_path / "cache", sandbox="bubblewrap")
     monkeypatch.undo()
     builder.compiler.cache_clear()
     wrong = load_solution(write_cpp(tmp_path / "wrong", KERNEL + "no\n"))
     with pytest.raises(BuildFailed, match=r"kernel\.cpp:6:1: error"):
-        build_cpp(made, wrong, cache_dir=tmp_path / "cache", sandbox="bubblewrap")
+        build_cpp(sample_problem, wrong, cache_dir=tmp_path / "cache", sandbox="bubblewrap")
 
 
 @pytest.mark.parametrize("own_limit", [False, True, None])
-def test_a_compiler_that_the_kernel_ends_for_memory_of_the_machine_is_no_compile_error(
-    made: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_limit: bool | None
+def test_a_compiler_killed_for_lack_of_host_memory_is_no_compile_error(
+    sample_problem: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_limit: bool | None
 ) -> None:
-    """Only where the build's own group met no limit; without such a group it is unknown."""
+    """This holds only if the build's control group reached no limit; without a control group the cause is unknown."""
     kills = iter(range(10**6))
     monkeypatch.setattr(sandbox, "oom_kills", lambda: next(kills))
     monkeypatch.setattr(sandbox, "reached_memory_limit", lambda _: own_limit)
     spec = {"compile": {"flags": ["-wrapper", "/bin/sh,-c,kill -9 $$"]}}
     solution = load_solution(write_cpp(tmp_path / "solution", KERNEL, **spec))
     with pytest.raises(MemoryError if own_limit is False else BuildFailed, match=r"Killed|within its memory limit"):
-        build_cpp(made, solution, cache_dir=tmp_path / "cache", sandbox="bubblewrap")
+        build_cpp(sample_problem, solution, cache_dir=tmp_path / "cache", sandbox="bubblewrap")
 
 
-def test_a_candidate_that_meets_its_own_limit_is_told_from_a_machine_without_memory(
+def test_a_candidate_at_its_memory_limit_is_no_fault_of_the_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limits = SandboxLimits(memory_bytes=64 << 20)
     with confined("held = bytearray(256 << 20)", tmp_path, limits=limits) as (greedy, _):
         code, limited = greedy.exit_signal_or_code(60.0), reached_memory_limit(greedy.groups)
-        assert (code, limited) in {(-signal.SIGKILL, True), (0, None)}, "None where no control group can be made"
+        assert (code, limited) in {(-signal.SIGKILL, True), (0, None)}, "None if no control group can be created"
         assert not greedy.was_killed_for_others()
     with confined("import os; os.kill(os.getpid(), 9)", tmp_path, limits=limits) as (innocent, _):
         assert innocent.exit_signal_or_code(60.0) == -signal.SIGKILL
@@ -124,19 +122,19 @@ def test_a_candidate_that_meets_its_own_limit_is_told_from_a_machine_without_mem
         assert innocent.was_killed_for_others() == (limited is not None)
 
 
-def test_a_full_disk_is_no_compile_error(made: Problem, tmp_path: Path) -> None:
+def test_a_full_disk_is_no_compile_error(sample_problem: Problem, tmp_path: Path) -> None:
     solution = load_solution(write_cpp(tmp_path / "solution"))
     with required_small_disk(tmp_path / "disk", "128k"):
         fill(tmp_path / "disk")
         with pytest.raises(OSError, match="No space left on device") as raised:
-            build_cpp(made, solution, cache_dir=tmp_path / "disk", sandbox="bubblewrap")
+            build_cpp(sample_problem, solution, cache_dir=tmp_path / "disk", sandbox="bubblewrap")
         assert isinstance(host_fault(raised.value), HostFaultError)
         (tmp_path / "disk" / "filling").unlink()
-        assert build_cpp(made, solution, cache_dir=tmp_path / "disk", sandbox="bubblewrap").path.is_file()
+        assert build_cpp(sample_problem, solution, cache_dir=tmp_path / "disk", sandbox="bubblewrap").path.is_file()
 
 
 def fill(disk: Path) -> None:
-    """Leave no byte on a small disk."""
+    """Fill a small disk."""
     with (disk / "filling").open("wb", buffering=0) as file, contextlib.suppress(OSError):
         while True:
             file.write(bytes(4096))
@@ -145,7 +143,7 @@ def fill(disk: Path) -> None:
 def outcome(
     cache: Path, log: Path, request: JudgeRequest, before: Callable[[], None] = lambda: None
 ) -> RequestAnswered | JudgeLost:
-    """Outcome of a request to a judge of its own; `before` is called when that is ready."""
+    """Return the outcome of a request to a new judge; `before` is called when the judge is ready."""
     notices: queue.SimpleQueue[JudgeNotice] = queue.SimpleQueue()
     judge = JudgeClient("cpu", judge_command("cpu", cache, "bubblewrap"), log, notices.put)
     judge.start()
@@ -163,7 +161,7 @@ def outcome(
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("judge")
-def test_a_real_judge_without_compiler_or_disk_says_so_and_works_again(
+def test_a_real_judge_without_compiler_or_disk_reports_it_and_recovers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = write_problem(tmp_path / "problems")
@@ -195,6 +193,6 @@ def test_a_real_judge_without_compiler_or_disk_says_so_and_works_again(
         assert isinstance(lost, JudgeLost)
         assert lost.cause == "host"
         assert lost.error.splitlines() == ["no C++ compiler", "  apt-get install g++"]
-        answered = outcome(cache, log, request)
-        assert isinstance(answered, RequestAnswered)
-        assert answered.answer.verdict is Verdict.PASSED, answered.answer.reason
+        recovered = outcome(cache, log, request)
+        assert isinstance(recovered, RequestAnswered)
+        assert recovered.answer.verdict is Verdict.PASSED, recovered.answer.reason

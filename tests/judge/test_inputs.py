@@ -19,7 +19,7 @@ from harness.judge.input_data.safetensors import read_safetensors
 from harness.judge.input_data.stress_inputs import CASES, make, stress_cases, tolerance_for
 from harness.judge.reference import InvalidReferenceError, torch_dtype
 from harness.model.problem import Problem
-from tests.judge.made import problem, tensor
+from tests.judge.problem_in_memory import problem, tensor
 
 _SIZES = {"B": 64, "H": 96, "V": 50, "E": 8, "P": 33, "T": 640}
 
@@ -76,7 +76,7 @@ def test_roles_come_from_names_dtypes_and_ranks(name: str, dtype: str, shape: tu
     assert purpose_of(name, _problem_of_one_input(name, dtype, *shape).definition, _SIZES).role is role
 
 
-def test_a_normalisation_weight_is_never_one_so_that_ignoring_it_is_wrong() -> None:
+def test_a_normalisation_weight_is_never_one() -> None:
     for dtype in ("float32", "bfloat16", "float16"):
         value = _drawn(_problem_of_one_input("norm_weight", dtype, "T"), "norm_weight").float()
         assert float((value - 1).abs().min()) > 0.05
@@ -151,7 +151,7 @@ def test_every_dtype_is_drawn_varied_and_finite(dtype: str) -> None:
     assert float(floats.std()) > 0.3
 
 
-def test_no_two_draws_and_no_two_sources_are_alike() -> None:
+def test_all_draws_and_all_sources_differ() -> None:
     sample_problem = _problem_of_one_input("q")
     source = InputSource(sample_problem)
     first, second = source.draw(sample_problem.workloads[0])["q"], source.draw(sample_problem.workloads[0])["q"]
@@ -206,7 +206,7 @@ def test_sets_of_one_batch_have_the_same_distribution_as_single_sets(dtype: str)
     assert abs(float(x.mean())) < 0.02
     weight = torch.stack([into["weight"].float() for into in sets])
     assert 0.7 < float(weight.mean()) < 1.3
-    assert float(weight.min()) > 0  # around one, and never the other sign
+    assert float(weight.min()) > 0  # about one, always with the same sign
     scales = weight.mean(dim=1)
     assert float(scales.max() - scales.min()) > 0.02  # each slice has another factor
     for number, values in enumerate(x):
@@ -264,7 +264,7 @@ def test_refill_writes_in_place_at_the_speed_of_memory() -> None:
         {"y": tensor("float32", "R", "C")},
         "def run(x, eps):\n    return x\n",
         {"R": 256, "C": 4096},
-        given={"eps": {"type": "scalar", "value": 1e-5}},
+        input_sources={"eps": {"type": "scalar", "value": 1e-5}},
     )
     source = InputSource(sample_problem)
     into = {"x": torch.empty(256, 4096), "eps": torch.empty((), dtype=torch.float64)}
@@ -291,7 +291,7 @@ def test_scalars_are_python_numbers_of_their_kind() -> None:
         {"y": tensor("float32", "B")},
         "def run(x, n, flag, alpha):\n    return x\n",
         _SIZES,
-        given={"n": {"type": "scalar", "value": 7}, "flag": {"type": "scalar", "value": True}},
+        input_sources={"n": {"type": "scalar", "value": 7}, "flag": {"type": "scalar", "value": True}},
     )
     values = InputSource(sample_problem).draw(sample_problem.workloads[0])
     assert values["n"] == 7
@@ -328,18 +328,18 @@ def test_custom_inputs_come_from_the_problems_own_function_and_are_checked() -> 
     inputs = {"x": tensor("float32", "B"), "n": {"dtype": "int32", "shape": None}}
     sources = {name: {"type": "custom"} for name in inputs}
     outputs = {"y": tensor("float32", "B")}
-    sample_problem = problem(inputs, outputs, reference, _SIZES, given=sources, entrypoint="make")
+    sample_problem = problem(inputs, outputs, reference, _SIZES, input_sources=sources, entrypoint="make")
     source = InputSource(sample_problem)
     state = torch.get_rng_state()
     first, second = (source.draw(sample_problem.workloads[0])["x"] for _ in range(2))
     assert isinstance(first, torch.Tensor)
     assert isinstance(second, torch.Tensor)
     assert not torch.equal(first, second)
-    assert torch.equal(state, torch.get_rng_state())  # the judge's own generator is left alone
+    assert torch.equal(state, torch.get_rng_state())  # the state of the judge's generator stays unchanged
     into = {"x": torch.empty(64), "n": torch.empty((), dtype=torch.int64)}
     source.refill(sample_problem.workloads[0], into)
     assert int(into["n"]) == 3
-    bad = problem(inputs, outputs, reference, _SIZES, given=sources, entrypoint="wrong")
+    bad = problem(inputs, outputs, reference, _SIZES, input_sources=sources, entrypoint="wrong")
     with pytest.raises(
         InvalidReferenceError, match=r"input `x` is torch.float32 \(2,\); expected torch.float32 \(64,\)"
     ):
@@ -363,7 +363,7 @@ def test_safetensors_are_read_from_the_problem_and_the_data_root_only(tmp_path: 
         {"y": tensor("bfloat16", "B")},
         "def run(x):\n    return x\n",
         _SIZES,
-        given={"x": {"type": "safetensors", "path": "t.safetensors", "tensor_key": "key"}},
+        input_sources={"x": {"type": "safetensors", "path": "t.safetensors", "tensor_key": "key"}},
         directory=root,
     ).model_copy(update={"data_root": data})
     drawn = InputSource(sample_problem).draw(sample_problem.workloads[0])["x"]

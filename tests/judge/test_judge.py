@@ -1,4 +1,4 @@
-"""The judge as its users see it: a process that is sent requests and answers them."""
+"""The judge as a process that receives requests and answers them."""
 
 from __future__ import annotations
 
@@ -75,12 +75,12 @@ def test_starting_solutions_pass_and_their_numbers_follow_from_their_parts(
 
 
 def _rarely(*values: object) -> ParameterSet:
-    """A case of the long suite: another in every run of the suite takes the same path."""
+    """Mark a case as slow; a similar case is part of every run of the suite."""
     return pytest.param(*values, marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize(
-    ("source", "verdict", "said"),
+    ("source", "verdict", "reason_part"),
     [
         ("#error no\n" + KERNEL, Verdict.COMPILE_ERROR, "kernel.cpp:1:2: error: #error no"),
         _rarely('extern "C" void scale() { undefined(); }', Verdict.COMPILE_ERROR, "kernel.cpp:1"),
@@ -95,12 +95,12 @@ def _rarely(*values: object) -> ParameterSet:
         _rarely(KERNEL.replace("* (float)factor", "* 1.50005f"), Verdict.INCORRECT_NUMERICAL, "output `y`"),
     ],
 )
-def test_what_cpp_does_wrong_is_a_verdict(
-    court: JudgeProcess, tmp_path: Path, source: str, verdict: Verdict, said: str
+def test_a_mistake_in_cpp_has_a_verdict(
+    court: JudgeProcess, tmp_path: Path, source: str, verdict: Verdict, reason_part: str
 ) -> None:
     answer = judge(court, write_problem(tmp_path), write_cpp(tmp_path / "solution", source))
     assert answer.verdict is verdict, answer.reason
-    assert said in str(answer.reason)
+    assert reason_part in str(answer.reason)
     if verdict is not Verdict.COMPILE_ERROR:
         assert str(answer.reason).startswith("workload n40000: ")
     assert [workload.verdict for workload in answer.workloads] == [verdict]
@@ -108,7 +108,7 @@ def test_what_cpp_does_wrong_is_a_verdict(
 
 
 @pytest.mark.parametrize(
-    ("source", "spec", "verdict", "said"),
+    ("source", "spec", "verdict", "reason_part"),
     [
         _rarely(
             "def run(x, factor, y):\n    raise ValueError('no such thing')\n",
@@ -145,24 +145,24 @@ def test_what_cpp_does_wrong_is_a_verdict(
         ),
     ],
 )
-def test_what_python_does_wrong_is_a_verdict(
-    court: JudgeProcess, tmp_path: Path, source: str, spec: dict[str, bool], verdict: Verdict, said: str
+def test_a_mistake_in_python_has_a_verdict(
+    court: JudgeProcess, tmp_path: Path, source: str, spec: dict[str, bool], verdict: Verdict, reason_part: str
 ) -> None:
     solution = write_pytorch(tmp_path / "solution", source, **spec)
     answer = judge(court, write_problem(tmp_path), solution, max_judge_s=20.0 if "while True" in source else 120.0)
     assert answer.verdict is verdict, answer.reason
-    assert said in str(answer.reason)
+    assert reason_part in str(answer.reason)
 
 
 @pytest.mark.slow
-def test_a_crash_in_one_workload_leaves_the_others_their_own_verdict(court: JudgeProcess, tmp_path: Path) -> None:
+def test_a_crash_in_one_workload_does_not_change_verdicts_of_others(court: JudgeProcess, tmp_path: Path) -> None:
     source = KERNEL.replace("{\n", "{\n    if (n == 50000) __builtin_trap();\n", 1)
     problem = write_problem(tmp_path, sizes=(40_000, 50_000, 60_000))
     answer = judge(court, problem, write_cpp(tmp_path / "solution", source))
     assert [str(workload.verdict) for workload in answer.workloads] == ["PASSED", "RUNTIME_ERROR", "PASSED"]
     assert str(answer.reason).startswith("workload n50000: killed by SIG")
     assert answer.workloads[0].latency_us is not None
-    assert answer.workloads[2].latency_us is None, "what cannot pass is checked, not timed"
+    assert answer.workloads[2].latency_us is None, "a solution that cannot pass is checked, not timed"
 
 
 def test_parameters_returned_outputs_and_scalars_reach_python(court: JudgeProcess, tmp_path: Path) -> None:
@@ -197,26 +197,26 @@ def test_compiled_code_runs_in_a_process_without_torch(court: JudgeProcess, tmp_
 
 @pytest.mark.slow
 @pytest.mark.serial
-def test_a_short_call_is_said_to_be_launch_bound(court: JudgeProcess, tmp_path: Path) -> None:
+def test_a_short_call_is_reported_as_launch_bound(court: JudgeProcess, tmp_path: Path) -> None:
     answer = judge(court, write_problem(tmp_path, sizes=(16,)), write_cpp(tmp_path / "solution"))
     assert answer.verdict is Verdict.PASSED, answer.reason
     assert answer.trust is Trust.LAUNCH_BOUND
 
 
 @pytest.mark.parametrize(
-    ("reference", "said"),
+    ("reference", "reason_part"),
     [
         ("def run(x, factor):\n    raise KeyError('gone')\n", "gone"),
         _rarely("def run(x, factor):\n    return x[1:]\n", "declared"),
         _rarely("def run(x, factor):\n    return x.mul_(factor)\n", "changes its input `x` in place"),
     ],
 )
-def test_a_broken_reference_is_the_problems_fault(
-    court: JudgeProcess, tmp_path: Path, reference: str, said: str
+def test_a_broken_reference_is_an_invalid_reference(
+    court: JudgeProcess, tmp_path: Path, reference: str, reason_part: str
 ) -> None:
     answer = judge(court, write_problem(tmp_path, reference=reference), write_cpp(tmp_path / "solution"))
     assert answer.verdict is Verdict.INVALID_REFERENCE
-    assert said in str(answer.reason)
+    assert reason_part in str(answer.reason)
 
 
 def test_a_candidate_can_be_raced_against_the_problems_own_baseline(court: JudgeProcess, tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ def test_a_candidate_can_be_raced_against_the_problems_own_baseline(court: Judge
     assert answer.workloads[0].variant == "baseline"
 
 
-def test_a_solution_that_is_none_is_refused(court: JudgeProcess, tmp_path: Path) -> None:
+def test_a_directory_without_a_solution_is_refused(court: JudgeProcess, tmp_path: Path) -> None:
     problem = write_problem(tmp_path)
     solution = write_cpp(tmp_path / "solution", launch=[{"kernel": "x"}])
     answer = judge(court, problem, solution)
@@ -242,12 +242,12 @@ def _descendants(pid: int) -> set[int]:
             with contextlib.suppress(OSError):
                 fields = (directory / "stat").read_text().rpartition(") ")[2].split()
                 parents[int(directory.name)] = int(fields[1])
-    found, grown = {pid}, True
+    pids, grown = {pid}, True
     while grown:
-        new = {child for child, parent in parents.items() if parent in found} - found
+        new = {child for child, parent in parents.items() if parent in pids} - pids
         grown = bool(new)
-        found |= new
-    return found - {pid}
+        pids |= new
+    return pids - {pid}
 
 
 @pytest.mark.slow
@@ -256,10 +256,10 @@ def test_one_judge_holds_the_device_and_nothing_outlives_it(tmp_path: Path, monk
     with judge_process("cpu", tmp_path / "cache", "bubblewrap") as first:
         with pytest.raises(ConfigurationError, match="held by another judge"):
             JudgeProcess("cpu", tmp_path / "cache", "bubblewrap")
-        held = [os.pidfd_open(pid) for pid in _descendants(first.pid)]
-        assert held
+        pidfds = [os.pidfd_open(pid) for pid in _descendants(first.pid)]
+        assert pidfds
         os.kill(first.pid, signal.SIGKILL)
-        for descriptor in held:
+        for descriptor in pidfds:
             wait_until(lambda fd=descriptor: _ended(fd), what="the end of a killed judge's runners")  # type: ignore[misc]
             os.close(descriptor)
     with judge_process("cpu", tmp_path / "cache", "bubblewrap") as second:
@@ -297,7 +297,7 @@ static void continue_me_later() {
 def test_a_timer_that_would_continue_a_stopped_runner_is_refused_or_detected(
     court: JudgeProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without bubblewrap there is no system-call filter: only the detection remains."""
+    """Without bubblewrap there is no system-call filter, and the timer is detected instead."""
     problem = write_problem(tmp_path)
     solution = write_cpp(
         tmp_path / "solution", _CONTINUED_BY_A_TIMER + KERNEL.replace("for (", "continue_me_later();\n    for (")
@@ -312,7 +312,7 @@ def test_a_timer_that_would_continue_a_stopped_runner_is_refused_or_detected(
 
 
 @pytest.mark.slow
-def test_without_bubblewrap_the_answer_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_bubblewrap_the_answer_states_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HARNESS_LOCK_DIR", str(tmp_path / "locks"))
     with judge_process("cpu", tmp_path / "cache", "none") as unconfined:
         answer = judge(unconfined, write_problem(tmp_path), write_cpp(tmp_path / "solution"))
@@ -321,10 +321,10 @@ def test_without_bubblewrap_the_answer_says_so(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.slow
-def test_a_bound_from_a_busy_moment_accuses_nobody(
+def test_a_bound_measured_on_a_busy_host_does_not_reject_a_solution(
     tmp_path: Path, judge_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As if a neighbour had held the processor while the host was measured: each figure a hundredth of what it is."""
+    """Each stored figure is a hundredth of the correct one, as if the host had been busy during its measurement."""
     monkeypatch.setenv("HARNESS_LOCK_DIR", str(tmp_path / "locks"))
     hardware("cpu", cache_dir=judge_cache)
     (source,) = (judge_cache / "sol").iterdir()
@@ -352,7 +352,7 @@ def test_a_judge_killed_anywhere_leaves_a_cache_that_the_next_one_can_use(
 ) -> None:
     monkeypatch.setenv("HARNESS_LOCK_DIR", str(tmp_path / "locks"))
     problem = write_problem(tmp_path)
-    if place == "judge.standby_taken":  # of a runner with torch, which C++ does not need
+    if place == "judge.standby_taken":  # this failpoint needs a runner with torch, which C++ does not use
         source = "import torch\ndef run(x, factor, y):\n    torch.mul(x, factor, out=y)\n"
         solution = write_pytorch(tmp_path / "solution", source)
     else:
@@ -361,8 +361,8 @@ def test_a_judge_killed_anywhere_leaves_a_cache_that_the_next_one_can_use(
     with pytest.raises(ConfigurationError), judge_process("cpu", tmp_path / "cache", "bubblewrap") as killed:
         judge(killed, problem, solution)
     monkeypatch.delenv("HARNESS_FAILPOINT")
-    with judge_process("cpu", tmp_path / "cache", "bubblewrap") as next_one:
-        assert judge(next_one, problem, solution).verdict is Verdict.PASSED
+    with judge_process("cpu", tmp_path / "cache", "bubblewrap") as next_judge:
+        assert judge(next_judge, problem, solution).verdict is Verdict.PASSED
 
 
 @pytest.mark.slow
@@ -380,7 +380,7 @@ def test_baselines_are_measured_and_the_compiled_reference_can_be_raced(court: J
 
 
 def _against_itself(court: JudgeProcess, tmp_path: Path, times: int) -> list[tuple[float, float]]:
-    """Intervals of one solution judged against itself."""
+    """Return the intervals of one solution judged against itself."""
     problem = write_problem(tmp_path, sizes=(200_000,))
     write_cpp(problem / "baseline")
     solution = write_cpp(tmp_path / "solution")
@@ -396,10 +396,10 @@ def _against_itself(court: JudgeProcess, tmp_path: Path, times: int) -> list[tup
 
 @pytest.mark.slow
 @pytest.mark.serial
-def test_the_way_to_a_runner_is_short(court: JudgeProcess) -> None:
+def test_the_handshake_with_a_runner_is_short(court: JudgeProcess) -> None:
     record = court.ready.device.model_dump()
     assert 20.0 < record["handshake_us"] < 1000.0
-    assert 0 <= record["calibration_age_s"] < 24 * 3600, "of the clock, since the judge started"
+    assert 0 <= record["calibration_age_s"] < 24 * 3600, "the clock was calibrated when the judge started"
     assert 0.1 < record["dispatch_us"] < 20.0
     assert record["cold"] is True
 
@@ -408,34 +408,36 @@ def test_the_way_to_a_runner_is_short(court: JudgeProcess) -> None:
 @pytest.mark.serial
 def test_a_solution_is_as_fast_as_itself(court: JudgeProcess, tmp_path: Path) -> None:
     intervals = _against_itself(court, tmp_path / "first", 3)
-    if sum(low <= 1.0 <= high for low, high in intervals) < 2:  # one in a hundred honest runs
+    if sum(ci95_low <= 1.0 <= ci95_high for ci95_low, ci95_high in intervals) < 2:  # 1 % of honest runs
         intervals += _against_itself(court, tmp_path / "second", 6)
-        assert sum(low <= 1.0 <= high for low, high in intervals) >= 6, intervals
+        assert sum(ci95_low <= 1.0 <= ci95_high for ci95_low, ci95_high in intervals) >= 6, intervals
 
 
 @pytest.mark.slow
 @pytest.mark.serial
 def test_twenty_times_itself(court: JudgeProcess, tmp_path: Path) -> None:
     intervals = _against_itself(court, tmp_path, 20)
-    assert sum(low <= 1.0 <= high for low, high in intervals) >= 16, intervals
-    assert all((high - low) / 2 <= 0.2 for low, high in intervals), "wider on a busy machine, but never without bound"
+    assert sum(ci95_low <= 1.0 <= ci95_high for ci95_low, ci95_high in intervals) >= 16, intervals
+    assert all((ci95_high - ci95_low) / 2 <= 0.2 for ci95_low, ci95_high in intervals), (
+        "intervals are wider on a busy machine, up to a limit"
+    )
 
 
 @pytest.mark.parametrize(
-    ("source", "said"),
+    ("source", "reason_part"),
     [
         ("void scale() {}", "baseline/ is in cuda_cpp, which does not run on the device cpu"),
         ("", "baseline/ is malformed: "),
     ],
 )
-def test_a_baseline_that_cannot_run_here_is_the_problems_fault(
-    court: JudgeProcess, tmp_path: Path, source: str, said: str
+def test_a_baseline_that_cannot_run_is_an_invalid_reference(
+    court: JudgeProcess, tmp_path: Path, source: str, reason_part: str
 ) -> None:
     problem = write_problem(tmp_path)
     write_cpp(problem / "baseline", source, language="cuda_cpp")
     answer = judge(court, problem, write_cpp(tmp_path / "solution"), baseline={"n40000": "baseline"})
     assert answer.verdict is Verdict.INVALID_REFERENCE
-    assert said in str(answer.reason)
+    assert reason_part in str(answer.reason)
 
 
 @pytest.mark.slow
@@ -446,7 +448,9 @@ def test_a_request_of_another_protocol_ends_the_judge_with_the_fix(
     process = JudgeProcess("cpu", tmp_path / "cache", "bubblewrap")
     with contextlib.closing(process), pytest.raises(ConfigurationError) as refused:
         judge(process, write_problem(tmp_path), None, protocol=JUDGE_PROTOCOL + 1)
-    other, ours = JUDGE_PROTOCOL + 1, JUDGE_PROTOCOL
-    expected = f"the client uses judge protocol {other}, and this process uses judge protocol {ours}"
+    client_protocol, judge_protocol = JUDGE_PROTOCOL + 1, JUDGE_PROTOCOL
+    expected = (
+        f"the client uses judge protocol {client_protocol}, and this process uses judge protocol {judge_protocol}"
+    )
     assert refused.value.message == f"a request on stdin: {expected}"
     assert refused.value.remedy == PROTOCOL_FIX

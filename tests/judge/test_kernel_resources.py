@@ -72,9 +72,9 @@ def test_a_log_is_read_as_numbers() -> None:
     assert spills_in_log(log) == {"run": (4, 12)}
 
 
-def test_an_entry_has_them() -> None:
+def test_an_entry_has_resources() -> None:
     resource = KernelResources(kernel="tile<64, 8>", registers=40, shared_bytes=2048, local_bytes=0)
-    made = entry(Verdict.PASSED, 1.5)
-    assert b"resources" not in render_entry(made)
-    written = render_entry(made.model_copy(update={"resources": (resource,)})).decode()
-    assert 'resources:\n- {kernel: "tile<64, 8>", registers: 40, shared_bytes: 2048, local_bytes: 0}' in written
+    passed_entry = entry(Verdict.PASSED, 1.5)
+    assert b"resources" not in render_entry(passed_entry)
+    rendered = render_entry(passed_entry.model_copy(update={"resources": (resource,)})).decode()
+    assert 'resources:\n- {kernel: "tile<64, 8>", registers: 40, shared_bytes: 2048, local_bytes: 0}' in rendered

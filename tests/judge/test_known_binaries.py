@@ -1,4 +1,4 @@
-"""The hash of compiled code and launches, and evaluations of code that was measured before."""
+"""The hash of compiled code and launches, and evaluations of code with an earlier measurement."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from harness.model.problem import Problem
 from harness.model.verdict import Verdict
 from harness.workspace.blocking_judge import JudgeProcess
 from tests.judge.courtroom import judge, write_cpp, write_problem
-from tests.judge.made import problem, tensor
+from tests.judge.problem_in_memory import problem, tensor
 
 pytestmark = [pytest.mark.xdist_group("judge"), pytest.mark.usefixtures("own_locks")]
 
@@ -28,7 +28,7 @@ SEALED = 'extern "C" __global__ void run(const float* x, float* y) { y[threadIdx
 
 
 @pytest.fixture
-def made() -> Problem:
+def sample_problem() -> Problem:
     reference = "def run(x):\n    return x\n"
     return problem({"x": tensor("float32", "n")}, {"y": tensor("float32", "n")}, reference, {"n": 7})
 
@@ -43,25 +43,25 @@ def write_sealed(tmp_path: Path, source: str = SEALED, grid: int = 1) -> Path:
     return directory
 
 
-def staged(made: Problem, tmp_path: Path, source: str = SEALED, grid: int = 1) -> Staged:
+def staged(sample_problem: Problem, tmp_path: Path, source: str = SEALED, grid: int = 1) -> Staged:
     solution = load_solution(write_sealed(tmp_path, source, grid))
-    return stage_solution(made, solution, cache_dir=tmp_path / "cache", sandbox="bubblewrap")
+    return stage_solution(sample_problem, solution, cache_dir=tmp_path / "cache", sandbox="bubblewrap")
 
 
-def test_formatting_and_names_do_not_change_what_is_compiled_and_launches_do(
-    made: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_hash_depends_on_launches_but_not_on_formatting_and_names(
+    sample_problem: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cuda_builder, "architecture", lambda: "sm_90a")
-    first = staged(made, tmp_path).binary
+    first = staged(sample_problem, tmp_path).binary
     assert first is not None
     renamed = SEALED.replace("*x", "*input").replace("float* x", "float* input").replace("x[thr", "input[thr")
-    assert staged(made, tmp_path, f"// a comment\n{renamed}\n").binary == first
-    assert staged(made, tmp_path, grid=2).binary != first
-    assert staged(made, tmp_path, SEALED.replace("AXIS_n", "2")).binary != first
+    assert staged(sample_problem, tmp_path, f"// a comment\n{renamed}\n").binary == first
+    assert staged(sample_problem, tmp_path, grid=2).binary != first
+    assert staged(sample_problem, tmp_path, SEALED.replace("AXIS_n", "2")).binary != first
 
 
 def resources(tmp_path: Path) -> Any:
-    """A judge whose device starts no process: what is known needs none."""
+    """Return a judge whose device starts no process, because known code needs none."""
     device = SimpleNamespace(
         memory_on="cpu",
         copy_all=None,
@@ -82,7 +82,7 @@ def resources(tmp_path: Path) -> Any:
 
 @pytest.mark.parametrize("verdict", [Verdict.PASSED, Verdict.INCORRECT_NUMERICAL])
 def test_a_sealed_candidate_whose_code_is_known_is_only_built(
-    made: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verdict: Verdict
+    sample_problem: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verdict: Verdict
 ) -> None:
     directory = write_sealed(tmp_path)
 
@@ -94,12 +94,12 @@ def test_a_sealed_candidate_whose_code_is_known_is_only_built(
             solution_dir=str(directory), known_binaries={"sha256:b": verdict},
         )  # fmt: skip
         reference: Any = None
-        return Evaluation(resources(tmp_path), request, made, reference, lambda _: None).run()
+        return Evaluation(resources(tmp_path), request, sample_problem, reference, lambda _: None).run()
 
     answer = run({"n": {}})
     assert (answer.verdict, answer.measured, answer.binary, answer.workloads) == (verdict, False, "sha256:b", ())
     assert answer.cost.judge_s == 0
-    with pytest.raises(AttributeError, match="clock"):  # host code goes on to the clock, which this device lacks
+    with pytest.raises(AttributeError, match="clock"):  # host code is timed, and this device has no clock
         run({})
 
 

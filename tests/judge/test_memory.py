@@ -1,4 +1,4 @@
-"""Runners' outputs on the CPU: alike for both sides of a race, and empty for each new runner."""
+"""Runners' outputs on the CPU: equal for both sides of a race, and empty for each new runner."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from harness.judge.input_data.layout import Field, Layout
 from harness.judge.shared_memory import OutputPool, Region, poison_outputs, read_outputs, view
 
 
-def test_what_a_runner_wrote_reaches_no_other() -> None:
+def test_outputs_of_a_runner_are_empty_for_the_next() -> None:
     pool = OutputPool(3 * mmap.PAGESIZE)
     lent = [pool.lend() for _ in range(5)]
     for region in lent:
@@ -21,15 +21,15 @@ def test_what_a_runner_wrote_reaches_no_other() -> None:
     assert not any(pool.lend().all.any() for _ in range(5))
 
 
-def test_memory_is_taken_for_all_before_any_of_it_is_used() -> None:
+def test_all_memory_is_allocated_before_use() -> None:
     pool = OutputPool(3 * mmap.PAGESIZE + 1)
     assert pool.bytes == 4 * mmap.PAGESIZE
-    held = {os.fstat(pool.lend().descriptor).st_blocks * 512 for _ in range(5)}
-    assert held == {pool.bytes}
+    allocated_bytes = {os.fstat(pool.lend().descriptor).st_blocks * 512 for _ in range(5)}
+    assert allocated_bytes == {pool.bytes}
 
 
-def test_no_page_of_it_is_a_huge_one() -> None:
-    """With the kernel's own word for it: `nh` is the flag of MADV_NOHUGEPAGE."""
+def test_no_output_page_is_a_huge_page() -> None:
+    """The kernel reports it: `nh` in VmFlags stands for MADV_NOHUGEPAGE."""
     pool = OutputPool(16 << 20)
     regions = [pool.lend(), Region(16 << 20, sealed=True)]
     for region in regions:
@@ -43,20 +43,20 @@ def test_no_page_of_it_is_a_huge_one() -> None:
 
 
 def _smaps_entry(address: int) -> dict[str, str]:
-    """The fields of one mapping of this process, from /proc/self/smaps (proc_pid_smaps(5))."""
+    """Return the fields of one mapping of this process, from /proc/self/smaps (proc_pid_smaps(5))."""
     text = Path("/proc/self/smaps").read_text()
     lines = text[text.index(f"\n{address:x}-") + 1 :].splitlines()[1:]
     fields = (line.partition(":") for line in lines[: next(i for i, line in enumerate(lines) if "VmFlags" in line) + 1])
     return {name: value.strip() for name, _, value in fields}
 
 
-def test_large_outputs_get_regions_of_their_own_and_the_usual_ones_come_back() -> None:
+def test_large_outputs_get_larger_regions_and_small_ones_the_usual_regions() -> None:
     pool = OutputPool(mmap.PAGESIZE)
     early = pool.lend()
-    assert pool.resize(10 * mmap.PAGESIZE), "who has lent one must know"
+    assert pool.resize(10 * mmap.PAGESIZE), "the size changes"
     assert not pool.resize(10 * mmap.PAGESIZE)
     pool.take_back(early)
-    assert [pool.lend().bytes for _ in range(4)] == [10 * mmap.PAGESIZE] * 4, "more than are kept, and none too small"
+    assert [pool.lend().bytes for _ in range(4)] == [10 * mmap.PAGESIZE] * 4, "all have the new size"
     assert pool.resize(1)
     assert pool.bytes == mmap.PAGESIZE
 

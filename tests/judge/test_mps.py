@@ -10,7 +10,7 @@ from harness.judge.devices.mps import require_no_mps
 
 @pytest.fixture
 def processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine with one ordinary process: a daemon's stand-in among the real ones would disturb other tests."""
+    """A machine with one ordinary process: a stand-in among the real processes would disturb other tests."""
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path / "pipes"))
     _start(tmp_path / "proc", 1, "systemd")
     return tmp_path / "proc"

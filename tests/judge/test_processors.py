@@ -11,7 +11,7 @@ from harness.judge.devices.processors import TimingCores, assign, physical_cores
 
 
 def system(root: Path, siblings: dict[int, str]) -> Path:
-    """Write a description of processors: for each number, the list of the processors of its core."""
+    """Write a description of processors: for each processor, the list of the processors of its core."""
     for number, text in siblings.items():
         directory = root / f"cpu{number}" / "topology"
         directory.mkdir(parents=True)
@@ -32,7 +32,7 @@ def test_ranges_and_processors_that_may_not_be_used(tmp_path: Path) -> None:
     assert physical_cores({0, 1, 2}, where) == {frozenset({0, 1}), frozenset({2})}
 
 
-def test_with_many_cores_their_neighbours_stay_idle(tmp_path: Path) -> None:
+def test_with_many_cores_the_sibling_processors_stay_idle(tmp_path: Path) -> None:
     processors = assign(range(16), system=tmp_path)
     assert processors is not None
     assert (processors.judge, processors.timed, processors.remaining) == (
@@ -53,7 +53,7 @@ def test_judges_of_one_host_have_disjoint_cores_on_the_node_of_their_gpu(tmp_pat
     remaining = {processors.remaining for processors in assigned if processors is not None}
     assert remaining == {
         frozenset([*range(24), *range(32, 56)])
-    }  # no runner starts on a core of another judge's timings
+    }  # no runner starts on a core on which another judge times
 
 
 def test_gpus_that_share_too_few_cores_are_not_pinned(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_few_cores_are_not_divided(tmp_path: Path) -> None:
 
 
 class Runner:
-    """Stands in for a runner's connection."""
+    """Stand-in for a runner's connection."""
 
     has_served = False
 

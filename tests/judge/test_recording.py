@@ -1,4 +1,4 @@
-"""Records of launches: what their form must be, and what becomes of them."""
+"""Records of launches: their format, and the plans that follow from them."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ CUBIN = b"\x7fELF" + bytes(60)
 
 
 def record(*steps: dict[str, Any], cubins: tuple[bytes, ...] = (CUBIN,), **changes: Any) -> memoryview:
-    told = {"steps": steps, "workspaces": {"w0": 64}, "cubins": [len(cubin) for cubin in cubins], **changes}
-    header = json.dumps(told).encode()
+    fields = {"steps": steps, "workspaces": {"w0": 64}, "cubins": [len(cubin) for cubin in cubins], **changes}
+    header = json.dumps(fields).encode()
     return memoryview(struct.pack("<q", len(header)) + header + b"".join(cubins) + bytes(4096))
 
 
@@ -50,13 +50,13 @@ def test_a_record_becomes_a_plan() -> None:
     assert call.cubins == (CUBIN,)
 
 
-def test_what_it_says_against_itself_is_the_reason() -> None:
+def test_a_record_with_an_error_has_its_reason() -> None:
     with pytest.raises(NotRecorded, match=r"^the call uses the torch operator aten::mm$"):
         parse(record(reason="the call uses the torch operator\naten::mm"), LAYOUT)
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "reason_part"),
     [
         (memoryview(bytes(4096)), "malformed: : Invalid JSON"),
         (memoryview(struct.pack("<q", -5) + bytes(4096)), "malformed: : Invalid JSON"),
@@ -85,18 +85,18 @@ def test_what_it_says_against_itself_is_the_reason() -> None:
         (record(LAUNCH, cubins=()), "a kernel that it does not contain"),
     ],
 )
-def test_a_malformed_record_is_refused_in_words(data: memoryview, said: str) -> None:
+def test_a_malformed_record_is_refused_with_a_reason(data: memoryview, reason_part: str) -> None:
     with pytest.raises(NotRecorded) as refused:
         parse(data, LAYOUT)
-    assert said in str(refused.value)
+    assert reason_part in str(refused.value)
 
 
-def test_a_record_that_promises_more_than_there_is_is_refused() -> None:
+def test_a_record_with_too_large_sizes_is_refused() -> None:
     header = json.dumps({"steps": [LAUNCH], "workspaces": {"w0": 64}, "cubins": [5000]}).encode()
     with pytest.raises(NotRecorded, match="asks for too much memory"):
         parse(memoryview(struct.pack("<q", len(header)) + header + bytes(4096)), LAYOUT)
 
 
-def test_kernels_are_named_by_what_they_contain() -> None:
+def test_kernels_are_named_by_the_hash_of_their_content() -> None:
     recorded = Recorded((b"cubin",), {}, {})
     assert recorded.digests == ("7c9b185f35cce03019b3c7cebdef327545fd0cfdeb1acdf7db7fd7d528c74538",)

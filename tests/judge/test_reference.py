@@ -6,20 +6,20 @@ import pytest
 import torch
 
 from harness.judge.reference import InvalidReferenceError, load_reference
-from tests.judge.made import problem, tensor
+from tests.judge.problem_in_memory import problem, tensor
 
 HEAD = "import torch\ndef run(x, factor):\n"
 
 
 def outputs(body: str, *inputs: torch.Tensor | float) -> dict[str, torch.Tensor]:
-    made = problem(
+    sample_problem = problem(
         {"x": tensor("float32", "n"), "factor": {"shape": None, "dtype": "float32"}},
         {"y": tensor("float32", "n")},
         HEAD + body,
         {"n": 4},
-        given={"factor": {"type": "scalar", "value": 2.0}},
+        input_sources={"factor": {"type": "scalar", "value": 2.0}},
     )
-    return load_reference(made).outputs(inputs)
+    return load_reference(sample_problem).outputs(inputs)
 
 
 @pytest.mark.parametrize(
@@ -39,13 +39,13 @@ def test_a_reference_that_changes_an_input_is_refused_by_name(body: str) -> None
     assert '`"x_updates": "x"`' in refused.value.remedy
 
 
-def test_a_reference_may_change_what_it_made() -> None:
-    found = outputs("    y = x.clone()\n    return y.mul_(factor)\n", torch.ones(4), 2.0)
-    assert found["y"].tolist() == [2.0] * 4
+def test_a_reference_may_change_its_own_tensors() -> None:
+    result = outputs("    y = x.clone()\n    return y.mul_(factor)\n", torch.ones(4), 2.0)
+    assert result["y"].tolist() == [2.0] * 4
 
 
-def test_inputs_of_a_slice_of_memory_that_others_write_are_not_its_own() -> None:
-    """As in the judge: all sets are slices of one allocation."""
+def test_changes_elsewhere_in_the_allocation_are_not_the_references() -> None:
+    """All sets of inputs are slices of one allocation, as in the judge."""
     memory = torch.ones(8)
     memory[4:].fill_(3.0)
     assert outputs("    return x * factor\n", memory[:4], 2.0)["y"].tolist() == [2.0] * 4
@@ -65,27 +65,27 @@ def test_inputs_of_a_slice_of_memory_that_others_write_are_not_its_own() -> None
 )
 def test_a_declared_update_is_made_on_a_copy_and_need_not_be_returned(last: str, y: str | None) -> None:
     outputs = {"y": tensor("float32", "n")} if y else {}
-    made = problem(
+    sample_problem = problem(
         {"x": tensor("float32", "n"), "factor": {"shape": None, "dtype": "float32"}},
         {**outputs, "new": {**tensor("float32", "n"), "x_updates": "x"}},
         f"{HEAD}    y = x * factor\n    x[1] = factor\n{last}",
         {"n": 4},
-        given={"factor": {"type": "scalar", "value": 2.0}},
+        input_sources={"factor": {"type": "scalar", "value": 2.0}},
     )
-    given = torch.ones(4)
-    found = load_reference(made).outputs([given, 2.0])
-    assert list(found) == [*outputs, "new"]
-    assert found["new"].tolist() == [1.0, 2.0, 1.0, 1.0]
-    assert not y or found["y"].tolist() == [2.0] * 4
-    assert given.tolist() == [1.0] * 4, "the judge's own input stays as it was"
+    input_x = torch.ones(4)
+    result = load_reference(sample_problem).outputs([input_x, 2.0])
+    assert list(result) == [*outputs, "new"]
+    assert result["new"].tolist() == [1.0, 2.0, 1.0, 1.0]
+    assert not y or result["y"].tolist() == [2.0] * 4
+    assert input_x.tolist() == [1.0] * 4, "the judge's input is unchanged"
 
 
-def test_what_is_not_declared_may_not_be_changed_beside_what_is() -> None:
-    made = problem(
+def test_an_undeclared_update_beside_a_declared_one_is_refused() -> None:
+    sample_problem = problem(
         {"x": tensor("float32", "n"), "z": tensor("float32", "n")},
         {"new": {**tensor("float32", "n"), "x_updates": "x"}},
         "def run(x, z):\n    x.add_(z)\n    z.zero_()\n",
         {"n": 4},
     )
     with pytest.raises(InvalidReferenceError, match="changes its input `z` in place"):
-        load_reference(made).outputs([torch.ones(4), torch.ones(4)])
+        load_reference(sample_problem).outputs([torch.ones(4), torch.ones(4)])

@@ -23,7 +23,7 @@ from harness.model.verdict import Verdict
 from harness.runner import reference
 from harness.workspace.blocking_judge import JudgeProcess
 from tests.judge.courtroom import SCALE, judge, write_cpp, write_problem
-from tests.judge.made import problem, tensor
+from tests.judge.problem_in_memory import problem, tensor
 from tests.judge.test_baseline_variants import ADD, Slots, ThreeWorkloads
 
 ALL: tuple[MoreBaseline, ...] = (
@@ -59,14 +59,14 @@ VECTOR = tensor("float32", "n")
 def test_a_problem_has_the_variants_that_its_reference_and_the_device_allow(
     source: str, target: str, expected: tuple[str, ...]
 ) -> None:
-    made = problem({"x": VECTOR}, {"y": VECTOR}, source, {"n": 4})
-    assert requested_variants(made, target, ALL) == expected
-    assert requested_variants(made, target, ()) == ()
+    sample_problem = problem({"x": VECTOR}, {"y": VECTOR}, source, {"n": 4})
+    assert requested_variants(sample_problem, target, ALL) == expected
+    assert requested_variants(sample_problem, target, ()) == ()
 
 
 @pytest.fixture
 def scale(tmp_path: Path) -> Path:
-    """A problem with a library baseline that can run here, a wrong one, and one whose library does not exist."""
+    """A problem with three library baselines: a correct one, a wrong one, and one whose library does not exist."""
     root = write_problem(tmp_path)
     (root / "baselines").mkdir()
     (root / "baselines" / "torch_mul.py").write_text(FACTOR)
@@ -76,14 +76,14 @@ def scale(tmp_path: Path) -> Path:
 
 
 def test_each_file_of_a_problem_is_a_variant(scale: Path) -> None:
-    made = load_problem(scale)
-    variants = requested_variants(made, "cpu", ("library",))
+    sample_problem = load_problem(scale)
+    variants = requested_variants(sample_problem, "cpu", ("library",))
     assert variants == ("library_absent", "library_torch_mul", "library_wrong")
-    assert find_library_baseline(made, "library_torch_mul").source == FACTOR
+    assert find_library_baseline(sample_problem, "library_torch_mul").source == FACTOR
     with pytest.raises(BaselineFailed, match=r"baselines/absent.py needs no_such_library: not installed"):
-        find_library_baseline(made, "library_absent")
+        find_library_baseline(sample_problem, "library_absent")
     with pytest.raises(BaselineFailed, match=r"baselines/other.py does not exist"):
-        find_library_baseline(made, "library_other")
+        find_library_baseline(sample_problem, "library_other")
 
 
 class Libraries(ThreeWorkloads):
@@ -95,15 +95,23 @@ class Libraries(ThreeWorkloads):
         return self
 
 
-def test_a_library_that_is_missing_has_no_time_and_the_reason_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_has_a_reason_instead_of_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(baselines, "_variant", lambda *_: 1.0)
-    made = problem({"x": VECTOR}, {"y": VECTOR}, ADD, {"n": 4})
+    sample_problem = problem({"x": VECTOR}, {"y": VECTOR}, ADD, {"n": 4})
     libraries: Any = Libraries({})
     clock: Any = _Clock()
-    source = InputSource(made, reference=load_reference(made))
-    more = ("library_absent", "library_torch_mul")
+    source = InputSource(sample_problem, reference=load_reference(sample_problem))
+    extra_variants = ("library_absent", "library_torch_mul")
     bench = baselines.Bench(
-        "1", made, load_reference(made), source, clock, libraries, "baseline", lambda _: None, extra=more
+        "1",
+        sample_problem,
+        load_reference(sample_problem),
+        source,
+        clock,
+        libraries,
+        "baseline",
+        lambda _: None,
+        extra=extra_variants,
     )
     assert bench.times() == {"w": {"eager": 1.0, "compile": 1.0, "library_absent": None, "library_torch_mul": 1.0}}
     assert bench.missing == {"library_absent": "not installed"}
@@ -113,7 +121,7 @@ class _Clock:
     summed = None
 
     def settle(self) -> None:
-        """Nothing disturbs this device."""
+        """Return at once, because nothing disturbs this device."""
 
     def memory(self, _: object) -> _Clock:
         return self
@@ -121,7 +129,7 @@ class _Clock:
     capacity = 4
 
 
-def test_a_library_has_a_runner_of_its_own_and_forms_of_the_reference_share_one(
+def test_each_library_has_its_runner_and_forms_of_the_reference_share_one(
     monkeypatch: pytest.MonkeyPatch, scale: Path, tmp_path: Path
 ) -> None:
     stage: Any = SimpleNamespace(stage=tmp_path, inside=str)
@@ -134,15 +142,15 @@ def test_a_library_has_a_runner_of_its_own_and_forms_of_the_reference_share_one(
 
     monkeypatch.setattr(baseline_runners, "load", load)
     device: Any = SimpleNamespace(runner=lambda *, trusted: trusted)
-    kept, made = baseline_runners.Opponents(device, tmp_path, "none"), load_problem(scale)
-    eager, library = kept.trusted(made, "eager"), kept.trusted(made, "library_torch_mul")
+    opponents, sample_problem = baseline_runners.Opponents(device, tmp_path, "none"), load_problem(scale)
+    eager, library = opponents.trusted(sample_problem, "eager"), opponents.trusted(sample_problem, "library_torch_mul")
     assert [getattr(side, "source", "") for side in (eager, library)] == [SCALE, FACTOR]
-    assert kept.trusted(made, "sdpa_math") is eager
-    assert kept.trusted(made, "library_torch_mul") is library
-    kept.drop(made, "library_torch_mul")
-    assert kept.trusted(made, "max_autotune") is eager
-    assert kept.trusted(made, "library_torch_mul") is not library
-    kept.close()
+    assert opponents.trusted(sample_problem, "sdpa_math") is eager
+    assert opponents.trusted(sample_problem, "library_torch_mul") is library
+    opponents.drop(sample_problem, "library_torch_mul")
+    assert opponents.trusted(sample_problem, "max_autotune") is eager
+    assert opponents.trusted(sample_problem, "library_torch_mul") is not library
+    opponents.close()
     assert closed == [FACTOR, SCALE, FACTOR]
 
 
@@ -173,7 +181,7 @@ def test_library_baselines_are_measured_and_checked_against_the_reference(
 
 @pytest.fixture
 def load(tmp_path: Path) -> Iterator[Callable[[str], Any]]:
-    """Loads a reference into this process; PyTorch's backends are restored afterwards."""
+    """A function that loads a reference into this process; PyTorch's backends are restored afterwards."""
     cuda = torch.backends.cuda
     names = ("flash", "mem_efficient", "math", "cudnn")
     before = {name: getattr(cuda, f"{name}_sdp_enabled")() for name in names}

@@ -21,7 +21,7 @@ BLOCKS = [Block(1_000.0, 1_000.0, 1_000.0, 0.0, spoiled=False)] * 12
 
 
 class Machine:
-    """Stand-in for a device on which each call of the candidate takes `alone_ns`, and of the baseline 1 us."""
+    """Stand-in for a device: a call of the candidate takes `alone_ns`, a call of the baseline 1 us."""
 
     def __init__(self, alone_ns: int, disturbed_ns: Iterator[int]) -> None:
         self.alone_ns, self.disturbed_ns = alone_ns, disturbed_ns
@@ -64,7 +64,7 @@ def always(disturbed_ns: int) -> Iterator[int]:
         yield disturbed_ns
 
 
-def test_three_quiet_repetitions_are_an_accusation() -> None:
+def test_three_undisturbed_repetitions_reject_the_candidate() -> None:
     machine = Machine(3_000, always(0))
     with pytest.raises(RunnerFailed, match="calls are not made one by one") as accused:
         machine.rounds().compare_single_calls(BLOCKS)
@@ -72,7 +72,7 @@ def test_three_quiet_repetitions_are_an_accusation() -> None:
     assert machine.batches == 20, "five at first, then three repetitions of five"
 
 
-def test_on_a_machine_that_is_never_quiet_the_interval_widens_without_an_accusation() -> None:
+def test_on_a_machine_that_is_always_busy_the_interval_is_wider_without_a_rejection() -> None:
     assert Machine(3_000, always(100)).rounds().compare_single_calls(BLOCKS) == pytest.approx(math.log(3))
 
 
@@ -98,9 +98,9 @@ def test_stress_inputs_come_in_batches_like_the_timed_ones(call_ns: int, calls: 
     machine.checker.check.reset_mock()
     rounds.time(0.5, 0.0)
     kinds = [call.args[1] for call in machine.sets.fill.call_args_list if any(call.args[1])]
-    assert kinds, "there are some after the last block at least"
+    assert kinds, "stress inputs follow at least the last block"
     assert {len(batch) for batch in kinds} == {calls} == set(machine.lengths[-len(kinds) :])
     stressed = sum(bool(kind) for batch in kinds for kind in batch)
     assert stressed == len(kinds) * min(2, calls)
     checked = [call.args[3] for call in machine.checker.check.call_args_list if len(call.args) > 3]
-    assert sum(bool(kind) for kind in checked) == stressed, "all of them are checked"
+    assert sum(bool(kind) for kind in checked) == stressed, "all stress inputs are checked"

@@ -1,4 +1,4 @@
-"""Runners that wait: the real ones, in the real sandbox."""
+"""Standby runners in the real sandbox."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def plan(tmp_path: Path) -> RunnerPlan:
 
 @pytest.fixture
 def starved(plan: RunnerPlan) -> RunnerPlan:
-    """Of runners that find too little memory to start in."""
+    """The plan of runners with too little memory for their start."""
     return replace(plan, limits=SandboxLimits(address_space_bytes=64 << 20))
 
 
@@ -35,31 +35,31 @@ def test_a_runner_that_did_not_start_is_not_handed_out(plan: RunnerPlan, starved
     plans = iter((starved, plan, starved))
     standby = Standby(lambda: Runner(next(plans)))
     standby.start()
-    taken = standby.take()
-    taken.wait_ready()
-    taken.kill()
+    runner = standby.take()
+    runner.wait_ready()
+    runner.kill()
     standby.start()
-    standby.settle()  # nothing is left to wait for, and nothing raised
+    standby.settle()  # returns without an error, because no start is pending
     standby.close()
     assert next(plans, None) is None
 
 
-def test_that_no_runner_starts_at_all_is_said(starved: RunnerPlan) -> None:
+def test_an_error_states_that_no_runner_starts(starved: RunnerPlan) -> None:
     standby = Standby(lambda: Runner(starved))
     standby.start()
     with pytest.raises(ConfigurationError, match="the runner does not start in its sandbox"):
         standby.take()
 
 
-def test_imports_that_have_processors_of_their_own_are_not_waited_for(plan: RunnerPlan) -> None:
+def test_settle_does_not_wait_for_imports_on_other_processors(plan: RunnerPlan) -> None:
     runner = Runner(replace(plan, warms=True, imports_apart=True))
     runner.settle()
-    first = runner.channel.expect(wire.Code.HELLO, time.monotonic() + 60.0)  # `settle` has not read it
+    first = runner.channel.expect(wire.Code.HELLO, time.monotonic() + 60.0)  # `settle` has not read the message
     assert first.code is wire.Code.HELLO
     runner.kill()
 
 
-def test_a_device_that_cannot_be_prepared_is_said(plan: RunnerPlan) -> None:
+def test_a_device_that_cannot_be_prepared_is_reported(plan: RunnerPlan) -> None:
     runner = Runner(replace(plan, warms=True, env={"HARNESS_RUNNER_DEVICE": "cuda", "CUDA_VISIBLE_DEVICES": ""}))
     with pytest.raises(ConfigurationError, match=r"the runner does not start in its sandbox: .*(CUDA|cuda|NVIDIA)"):
         runner.wait_ready()

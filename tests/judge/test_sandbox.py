@@ -14,7 +14,7 @@ from harness.judge.isolation.resource_limits import SandboxLimits
 from harness.judge.isolation.sandbox import Binds, check
 from harness.judge.isolation.seccomp import program
 from harness.judge.shared_memory import Region
-from tests.judge.confined import confined, says
+from tests.judge.confined import confined, stderr_of
 from tests.waiting import wait_until
 
 _CALLS = """
@@ -27,11 +27,11 @@ def attempt(name, *arguments):
 """
 
 
-def test_nothing_of_the_host_but_libraries_is_there(tmp_path: Path) -> None:
+def test_only_libraries_of_the_host_are_visible(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
-    secret.write_text("nobody's business")
+    secret.write_text("private business")
     repository = Path(__file__).resolve().parents[2]
-    seen = says(
+    output = stderr_of(
         f"""
         import os, sys
         paths = [{str(secret)!r}, {str(repository / "harness")!r}, {str(repository / ".git")!r}]
@@ -45,14 +45,14 @@ def test_nothing_of_the_host_but_libraries_is_there(tmp_path: Path) -> None:
         """,
         tmp_path,
     )
-    assert seen.splitlines() == ["[]", "['1', '2']", "[] /tmp", "[] ['runner']"]
+    assert output.splitlines() == ["[]", "['1', '2']", "[] /tmp", "[] ['runner']"]
 
 
-def test_nothing_can_be_written_but_private_scratch(tmp_path: Path) -> None:
+def test_only_private_scratch_is_writable(tmp_path: Path) -> None:
     stage = tmp_path / "stage"
     stage.mkdir()
     (stage / "file").write_text("original")
-    seen = says(
+    output = stderr_of(
         """
         import sys
         for path in ("/stage/file", "/usr/x", "/opt/judge/runner/main.py", "/x", "/proc/sys/kernel/core_pattern",
@@ -66,7 +66,7 @@ def test_nothing_can_be_written_but_private_scratch(tmp_path: Path) -> None:
         tmp_path,
         binds=Binds(read_only={stage: "/stage"}),
     )
-    assert seen.split() == ["/tmp/x", "/dev/shm/x"]
+    assert output.split() == ["/tmp/x", "/dev/shm/x"]
     assert (stage / "file").read_text() == "original"
 
 
@@ -79,13 +79,13 @@ def test_there_is_no_network(tmp_path: Path) -> None:
     except OSError as error:
         print("no", file=sys.stderr)
     """
-    assert says(code, tmp_path).splitlines()[-1] == "no"
-    assert "'lo'" in says(code, tmp_path).splitlines()[0]
+    assert stderr_of(code, tmp_path).splitlines()[-1] == "no"
+    assert "'lo'" in stderr_of(code, tmp_path).splitlines()[0]
 
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="the numbers of system calls are this architecture's")
 def test_calls_that_would_escape_the_clock_or_the_stop_are_denied(tmp_path: Path) -> None:
-    seen = says(
+    output = stderr_of(
         _CALLS
         + """
 mask = ctypes.c_ulong(3)
@@ -117,9 +117,9 @@ attempt("FALLOC_FL_ZERO_RANGE", 285, 0, 0x10, 0, 4096)
 """,
         tmp_path,
     )
-    lines = [line.split() for line in seen.splitlines()]
+    lines = [line.split() for line in output.splitlines()]
     assert len(lines) == 25
-    assert all(answer == "-1" and error == "1" for _, answer, error in lines), seen
+    assert all(answer == "-1" and error == "1" for _, answer, error in lines), output
 
 
 def test_other_uses_of_calls_that_are_denied_by_argument_are_allowed(tmp_path: Path) -> None:
@@ -132,11 +132,11 @@ def test_other_uses_of_calls_that_are_denied_by_argument_are_allowed(tmp_path: P
     os.posix_fallocate(os.memfd_create("file"), 0, 4096)
     print("allowed", file=sys.stderr)
     """
-    assert says(code, tmp_path) == "allowed"
+    assert stderr_of(code, tmp_path) == "allowed"
 
 
 def test_a_sandbox_with_a_device_may_ask_for_pages_of_its_own(tmp_path: Path) -> None:
-    """It shares no memory of the host with the judge, and the device's driver may need them."""
+    """This sandbox shares no host memory with the judge, and the device's driver may need such pages."""
     code = """
     import mmap, sys
     mmap.mmap(-1, 1 << 22).madvise(mmap.MADV_HUGEPAGE)
@@ -145,7 +145,7 @@ def test_a_sandbox_with_a_device_may_ask_for_pages_of_its_own(tmp_path: Path) ->
     except PermissionError:
         print("collapsing is denied", file=sys.stderr)
     """
-    assert says(code, tmp_path, binds=Binds(devices=("/dev/null",))) == "collapsing is denied"
+    assert stderr_of(code, tmp_path, binds=Binds(devices=("/dev/null",))) == "collapsing is denied"
 
 
 def test_threads_and_children_are_allowed(tmp_path: Path) -> None:
@@ -155,12 +155,12 @@ def test_threads_and_children_are_allowed(tmp_path: Path) -> None:
     thread.start(); thread.join()
     print(subprocess.run(["/usr/bin/env", "echo", "child"], capture_output=True, text=True).stdout, file=sys.stderr)
     """
-    assert says(code, tmp_path).split() == ["thread", "child"]
+    assert stderr_of(code, tmp_path).split() == ["thread", "child"]
 
 
-def test_resources_are_bounded_and_the_bounds_hold(tmp_path: Path) -> None:
+def test_resource_limits_are_enforced(tmp_path: Path) -> None:
     processor = max(os.sched_getaffinity(0))
-    seen = says(
+    output = stderr_of(
         """
         import os, resource, sys
         print(sorted(os.sched_getaffinity(0)), resource.getrlimit(resource.RLIMIT_CORE), file=sys.stderr)
@@ -181,7 +181,7 @@ def test_resources_are_bounded_and_the_bounds_hold(tmp_path: Path) -> None:
         tmp_path,
         limits=SandboxLimits(cpus=frozenset({processor}), address_space_bytes=1 << 30, file_bytes=1 << 20),
     )
-    assert seen.splitlines() == [f"[{processor}] (0, 0)", "held", "held", "File too large", "no memory"]
+    assert output.splitlines() == [f"[{processor}] (0, 0)", "held", "held", "File too large", "no memory"]
 
 
 def test_sealed_inputs_can_be_read_and_never_written(tmp_path: Path) -> None:
@@ -217,20 +217,20 @@ def test_sealed_inputs_can_be_read_and_never_written(tmp_path: Path) -> None:
             raise OSError
     attempt("punch", punch)
     """
-    with confined(code, tmp_path, inherit=(region.descriptor,)) as (sandbox, said):
-        assert sandbox.exit_signal_or_code(30.0) == 0, said.read_text()
-        assert said.read_text().split() == ["7"]
+    with confined(code, tmp_path, inherit=(region.descriptor,)) as (sandbox, log):
+        assert sandbox.exit_signal_or_code(30.0) == 0, log.read_text()
+        assert log.read_text().split() == ["7"]
     assert bool((region.all == 7).all())
     region.close()
 
 
-def test_how_it_ended_is_known(tmp_path: Path) -> None:
+def test_the_exit_code_or_signal_is_reported(tmp_path: Path) -> None:
     for code, ended in (("raise SystemExit(7)", 7), ("import os; os.kill(os.getpid(), 11)", -11)):
         with confined(code, tmp_path) as (sandbox, _):
             assert sandbox.exit_signal_or_code(30.0) == ended
 
 
-def test_a_forking_candidate_is_killed_whole(tmp_path: Path) -> None:
+def test_all_processes_of_a_forking_candidate_are_killed(tmp_path: Path) -> None:
     code = """
     import os, sys, time
     for _ in range(5):
@@ -242,8 +242,8 @@ def test_a_forking_candidate_is_killed_whole(tmp_path: Path) -> None:
     print("forked", file=sys.stderr, flush=True)
     time.sleep(600)
     """
-    with confined(code, tmp_path) as (sandbox, said):
-        wait_until(lambda: "forked" in said.read_text(), what="the forks")
+    with confined(code, tmp_path) as (sandbox, log):
+        wait_until(lambda: "forked" in log.read_text(), what="the forks")
         namespace = Path(f"/proc/{sandbox.first}/ns/pid").readlink()
         sandbox.kill()
     left = []
@@ -256,7 +256,7 @@ def test_a_forking_candidate_is_killed_whole(tmp_path: Path) -> None:
     assert not left
 
 
-def test_a_missing_bubblewrap_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_bubblewrap_has_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     check("none")
     monkeypatch.setattr(shutil, "which", lambda _: None)
     with pytest.raises(ConfigurationError, match="bubblewrap is missing") as missing:
@@ -264,7 +264,7 @@ def test_a_missing_bubblewrap_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch
     assert "apt-get install bubblewrap" in str(missing.value)
 
 
-def test_a_bubblewrap_that_cannot_run_says_what_it_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_output_of_a_failing_bubblewrap_is_quoted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     broken = tmp_path / "bwrap"
     broken.write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n")
     broken.chmod(0o755)
@@ -273,7 +273,7 @@ def test_a_bubblewrap_that_cannot_run_says_what_it_said(monkeypatch: pytest.Monk
         check("bubblewrap")
 
 
-def test_the_filter_exists_for_both_architectures_and_no_other() -> None:
+def test_the_filter_exists_for_two_architectures_only() -> None:
     assert len(program("x86_64")) % 8 == 0
     assert program("x86_64") != program("aarch64")
     with pytest.raises(ConfigurationError, match="riscv64"):

@@ -103,7 +103,7 @@ extern "C" __global__ void __launch_bounds__(1024, 2) product(const float* x, fl
 
 @pytest.fixture
 def problem(tmp_path: Path) -> Path:
-    """`y = x @ w.T` of bfloat16 operands."""
+    """The problem `y = x @ w.T` with bfloat16 operands."""
     root = tmp_path / "made" / "linear"
     root.mkdir(parents=True)
     definition = {
@@ -156,8 +156,10 @@ def test_an_answer_names_the_mistake(court: JudgeProcess, problem: Path, tmp_pat
     assert answer.text.startswith(str(verdict)), answer.text
     for text in expected:
         assert text in answer.text
-    for other, (_, _, expected_of_other) in MISTAKES.items():
-        assert other == name or not all(text in answer.text for text in expected_of_other), f"it could be {other}"
+    for other_name, (_, _, expected_of_other) in MISTAKES.items():
+        assert other_name == name or not all(text in answer.text for text in expected_of_other), (
+            f"it could be {other_name}"
+        )
 
 
 def test_a_sealed_build_names_spills(tmp_path: Path) -> None:

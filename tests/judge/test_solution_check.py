@@ -54,12 +54,12 @@ def test_a_right_solution_passes_on_every_workload_and_shows_warnings_and_code(
     assert answer.build.code.startswith("0")
     assert "<scale>:" in answer.build.code
     assert "mul" in answer.build.code
-    again = court.check(order(problem, tmp_path / "solution", "c2"))
-    assert again.build.warnings == answer.build.warnings, "a build from the cache has its warnings too"
+    cached_answer = court.check(order(problem, tmp_path / "solution", "c2"))
+    assert cached_answer.build.warnings == answer.build.warnings, "a build from the cache has its warnings too"
 
 
 @pytest.mark.parametrize(
-    ("source", "verdict", "said"),
+    ("source", "verdict", "reason_part"),
     [
         ("#error no\n" + KERNEL, Verdict.COMPILE_ERROR, "kernel.cpp:1:2: error: #error no"),
         (KERNEL.replace("i < n", "i < n / 16 * 16"), Verdict.INCORRECT_NUMERICAL, "beyond the last multiple of"),
@@ -72,15 +72,15 @@ def test_a_right_solution_passes_on_every_workload_and_shows_warnings_and_code(
         ),
     ],
 )
-def test_a_wrong_solution_has_its_verdict_and_what_tells_the_mistake(
-    court: JudgeProcess, tmp_path: Path, source: str, verdict: Verdict, said: str
+def test_a_wrong_solution_has_its_verdict_and_a_hint_at_the_mistake(
+    court: JudgeProcess, tmp_path: Path, source: str, verdict: Verdict, reason_part: str
 ) -> None:
     answer = court.check(order(write_problem(tmp_path, sizes=(1003,)), write_cpp(tmp_path / "solution", source)))
     assert answer.verdict is verdict, answer.reason
-    assert said in str(answer.reason)
+    assert reason_part in str(answer.reason)
 
 
-def test_what_is_no_solution_is_an_answer(court: JudgeProcess, tmp_path: Path) -> None:
+def test_an_invalid_solution_has_an_answer(court: JudgeProcess, tmp_path: Path) -> None:
     problem = write_problem(tmp_path)
     (tmp_path / "empty").mkdir()
     answer = court.check(order(problem, tmp_path / "empty"))
@@ -91,13 +91,13 @@ def test_what_is_no_solution_is_an_answer(court: JudgeProcess, tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_checks_are_answered_while_something_is_timed_which_still_passes(court: JudgeProcess, tmp_path: Path) -> None:
-    """A wrong one, and one of another problem with larger memory; a second workload is timed after both."""
+def test_checks_are_answered_during_an_evaluation_which_still_passes(court: JudgeProcess, tmp_path: Path) -> None:
+    """Check a wrong solution, and one of a problem with larger memory, before the second workload is timed."""
     problem = write_problem(tmp_path / "a", sizes=(40_000, 999))
-    other = write_problem(tmp_path / "b", sizes=(5_000_000,))
+    large_problem = write_problem(tmp_path / "b", sizes=(5_000_000,))
     solution = write_cpp(tmp_path / "solution")
     wrong = write_cpp(tmp_path / "wrong", KERNEL.replace("i < n", "i < n - 1"))
-    waiting = [order(problem, wrong, "wrong"), order(other, solution, "large")]
+    waiting = [order(problem, wrong, "wrong"), order(large_problem, solution, "large")]
     answers: list[CheckAnswer] = []
     stages: list[str] = []
 
@@ -117,13 +117,13 @@ def test_checks_are_answered_while_something_is_timed_which_still_passes(court: 
     assert {answer.id: answer.verdict for answer in answers} == {
         "large": Verdict.PASSED,
         "wrong": Verdict.INCORRECT_NUMERICAL,
-    }, "answered before the evaluation, not after it"
+    }, "both checks are answered during the evaluation"
 
 
 @pytest.mark.slow
 def test_checks_that_are_left_when_an_evaluation_ends_are_answered_then(court: JudgeProcess, tmp_path: Path) -> None:
     problem, solution = write_problem(tmp_path), write_cpp(tmp_path / "solution")
-    answered: list[str] = []
+    answered_ids: list[str] = []
     names = [f"c{number}" for number in range(6)]
     request = evaluation(problem, solution, half_width=0.5)
 
@@ -132,7 +132,7 @@ def test_checks_that_are_left_when_an_evaluation_ends_are_answered_then(court: J
             for name in names:
                 court.send_check(order(problem, solution, name))
 
-    assert court.ask(request, progress, lambda answer: answered.append(answer.id)).verdict is Verdict.PASSED
-    while len(answered) < len(names):
-        answered.append(court.next_checked().id)
-    assert answered == names, "in their order"
+    assert court.ask(request, progress, lambda answer: answered_ids.append(answer.id)).verdict is Verdict.PASSED
+    while len(answered_ids) < len(names):
+        answered_ids.append(court.next_checked().id)
+    assert answered_ids == names, "answers are in the order of the requests"

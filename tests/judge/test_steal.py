@@ -15,7 +15,7 @@ def write(proc: Path, *stolen: int, flags: str = "fpu hypervisor vme") -> None:
     (proc / "stat").write_text("cpu  9 9 9 9 9 9 9 999 0 0\n" + "".join(lines) + "intr 1 2 3\n")
 
 
-def test_what_the_host_took_of_both_processors_counts(tmp_path: Path) -> None:
+def test_steal_time_of_both_processors_counts(tmp_path: Path) -> None:
     affinity = os.sched_getaffinity(0)
     try:
         os.sched_setaffinity(0, {0})
@@ -23,21 +23,21 @@ def test_what_the_host_took_of_both_processors_counts(tmp_path: Path) -> None:
         steal = Steal(tmp_path / "proc")
         before = steal.taken_ns(1)
         write(tmp_path / "proc", 6, 9, 500)
-        assert steal.taken_ns(1) - before == 3 * 10_000_000, "the judge's and the runner's, and no other"
-        assert steal.taken_ns(0) == 6 * 10_000_000, "once, where both have one"
+        assert steal.taken_ns(1) - before == 3 * 10_000_000, "only the judge's and the runner's processors count"
+        assert steal.taken_ns(0) == 6 * 10_000_000, "one processor counts once"
         steal.close()
     finally:
         os.sched_setaffinity(0, affinity)
 
 
-def test_where_there_is_no_host_nothing_is_read(tmp_path: Path) -> None:
+def test_a_physical_machine_has_no_steal_time(tmp_path: Path) -> None:
     write(tmp_path / "proc", 5, 7, flags="fpu vme")
     steal = Steal(tmp_path / "proc")
     assert steal.taken_ns(1) == 0
     steal.close()
 
 
-def test_this_machine_has_such_figures() -> None:
+def test_steal_time_of_this_machine_is_readable() -> None:
     steal = Steal()
     assert 0 <= steal.taken_ns(0) <= steal.taken_ns(0)
     steal.close()

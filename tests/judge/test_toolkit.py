@@ -13,13 +13,13 @@ OF_12_6 = NvrtcFacts((12, 6), (50, 80, 90))
 OF_13_0 = NvrtcFacts((13, 0), (75, 80, 90, 100, 103, 120))
 
 
-def test_the_nvrtc_at_hand_compiles_for_hopper_and_blackwell() -> None:
+def test_the_installed_nvrtc_compiles_for_hopper_and_blackwell() -> None:
     facts = nvrtc_facts(find_toolkit().library)
     assert facts.version >= (12, 8)
     assert {90, 100} <= set(facts.architectures)
 
 
-def test_what_is_no_library_is_an_error(tmp_path: Path) -> None:
+def test_a_file_that_is_no_library_is_an_error(tmp_path: Path) -> None:
     library = tmp_path / "libnvrtc.so"
     library.write_text("not a library")
     with pytest.raises(ConfigurationError, match="NVRTC cannot be used"):

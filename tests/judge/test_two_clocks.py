@@ -1,4 +1,4 @@
-"""A device with two clocks: baselines are measured by both, and a candidate races the fastest by its own."""
+"""A device with two clocks: both measure baselines, and a candidate races the fastest baseline by its clock."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from harness.judge.runners import RunnerFailed
 from harness.model.verdict import Verdict
 from harness.workspace.blocking_judge import JudgeProcess
 from tests.judge.courtroom import judge, judge_with_own_locks, write_cpp, write_problem, write_pytorch
-from tests.judge.made import problem, tensor
+from tests.judge.problem_in_memory import problem, tensor
 
 pytestmark = pytest.mark.xdist_group("judge")
 
@@ -45,7 +45,7 @@ def test_baselines_are_measured_by_both_clocks(two_clocks: JudgeProcess, tmp_pat
     assert answer.verdict is Verdict.PASSED, answer.reason
     first, second = answer.baselines["n40000"], answer.sealed_baselines["n40000"]
     for variant in ("eager", "compile"):
-        assert (second[variant] or 0.0) > 10 * (first[variant] or 0.0) > 0.0, answer.environment  # of 100 ticks
+        assert (second[variant] or 0.0) > 10 * (first[variant] or 0.0) > 0.0, answer.environment  # 100 ticks
     assert first["baseline"] is not None
     assert second["baseline"] is None
     environment = answer.environment.model_dump()
@@ -80,14 +80,14 @@ def test_a_device_with_one_clock_has_one_fastest_baseline(court: JudgeProcess, t
 
 
 class _Opponents:
-    """Stands in for the reference's runners; each fails at the eager variant and is not used again."""
+    """Stand-in for the reference's runners; each fails at the eager variant and is not used again."""
 
     def __init__(self) -> None:
         self.started = 0
         self._alive = False
 
     def compile_ahead(self, *_: object) -> None:
-        """There is nothing to compile."""
+        """Do nothing, because there is nothing to compile."""
 
     def trusted(self, *_: object) -> _Opponents:
         self.started += not self._alive

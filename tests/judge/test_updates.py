@@ -1,4 +1,4 @@
-"""A problem whose reference updates an input in place, as a KV cache: declared, and judged for real."""
+"""Evaluations of a problem whose reference updates an input in place, such as a KV cache."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ UPDATE = "for (int64_t j = 0; j < 64; ++j) out[pos * 64 + j] = k[j];"
 
 
 def write_cache(directory: Path, *, declared: bool = True) -> Path:
-    """One row of a cache is replaced, and every row is summed."""
+    """Write a problem that replaces one row of a cache and sums every row."""
     root = directory / "made" / "cache"
     root.mkdir(parents=True)
     cache = {"shape": ["n", "64"], "dtype": "float32"}
@@ -55,7 +55,7 @@ def write_cache(directory: Path, *, declared: bool = True) -> Path:
     return root
 
 
-def test_who_updates_what_changes_passes(court: JudgeProcess, tmp_path: Path) -> None:
+def test_a_solution_that_updates_the_changed_row_passes(court: JudgeProcess, tmp_path: Path) -> None:
     solution = write_cpp(tmp_path / "solution", ROWS.replace("UPDATE", UPDATE))
     answer = judge(court, write_cache(tmp_path), solution, max_judge_s=20.0)
     assert answer.verdict is Verdict.PASSED, answer.reason
@@ -63,7 +63,7 @@ def test_who_updates_what_changes_passes(court: JudgeProcess, tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_who_leaves_the_update_out_fails_within_the_matched_ratio_too(court: JudgeProcess, tmp_path: Path) -> None:
+def test_a_missing_update_fails_although_the_matched_ratio_holds(court: JudgeProcess, tmp_path: Path) -> None:
     answer = judge(court, write_cache(tmp_path), write_cpp(tmp_path / "solution", ROWS.replace("UPDATE", "")))
     assert answer.verdict is Verdict.INCORRECT_NUMERICAL
     assert "output `out" in str(answer.reason)

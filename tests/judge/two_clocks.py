@@ -1,7 +1,7 @@
 """The real judge on the CPU with a second clock, which stands in for the events of a GPU.
 
-Run in the place of `python -m harness.judge`. The second clock ticks a hundred times as fast and takes no C++; a
-candidate with the parameter `sealed` counts as a sealed one.
+Run it in place of `python -m harness.judge`. The second clock has a hundred times as many ticks and does not
+support C++; a candidate with the parameter `sealed` counts as a sealed one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TICKS = 100
 
 
 class SecondClock:
-    """The same device, its readings in other units."""
+    """The same device with readings in another unit."""
 
     languages = ("pytorch",)
 
@@ -38,12 +38,12 @@ class SecondClock:
         return getattr(self._device, name)
 
     def batch(self, runner: Runner, memory: Memory, slots: Sequence[int], within_s: float) -> Batch:
-        seen = self._device.batch(runner, memory, slots, within_s)
-        return Batch(seen.ns * TICKS, seen.claimed_ns * TICKS, seen.disturbed_ns * TICKS)
+        batch = self._device.batch(runner, memory, slots, within_s)
+        return Batch(batch.ns * TICKS, batch.claimed_ns * TICKS, batch.disturbed_ns * TICKS)
 
 
 def clock(device: CpuDevice, *, sealed: bool) -> Device:
-    """In the place of the device's own."""
+    """Replace the device's method: return the second clock for sealed candidates."""
     if not sealed:
         return device
     if not hasattr(device, "second"):
@@ -52,7 +52,7 @@ def clock(device: CpuDevice, *, sealed: bool) -> Device:
 
 
 def stage(problem: Problem, solution: Solution, **places: Any) -> Staged:
-    """In the place of the judge's: a plan for no workload makes a candidate a sealed one."""
+    """Replace the judge's function: add a plan for no workload if the solution counts as sealed."""
     staged = stage_solution(problem, solution, **places)
     return replace(staged, plans=cast("Any", {"none": None})) if "sealed" in solution.spec.params else staged
 

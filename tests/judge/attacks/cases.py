@@ -1,4 +1,4 @@
-"""What the attacks attack: two small problems, honest solutions of them, and the shape of an attack."""
+"""Two small problems for the attacks, honest solutions of them, and the class of an attack."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ _MEAN = {
 }
 _ROWS = {"linear": (96,), "linear_twice": (96, 160), "mean": (8,)}
 PROBLEMS = ("linear", "linear_twice", "mean")
-"""`mean` has a tolerance so wide that a constant keeps it: its outputs have a standard deviation of 0.004."""
+"""A constant is within the tolerance of `mean`: its outputs have a standard deviation of 0.004."""
 
 
 def write_problem(directory: Path, name: str) -> Path:
-    """`directory/attacked/NAME` as a problem directory."""
+    """Write the problem directory `directory/attacked/NAME` and return it."""
     root = directory / _SUITE / name
     root.mkdir(parents=True)
     definition = _MEAN if name == "mean" else _LINEAR
     (root / "definition.json").write_text(json.dumps(definition))
-    inputs = {given: {"type": "random"} for given in definition["inputs"]}
+    inputs = {input_name: {"type": "random"} for input_name in definition["inputs"]}
     lines = [
         json.dumps(
             {"uuid": f"{name}-{rows}", "axes": {"M": rows}, "inputs": inputs, "tolerance": {"max_atol": _ATOL[name]}}
@@ -63,34 +63,34 @@ def write_problem(directory: Path, name: str) -> Path:
 
 @dataclass(frozen=True)
 class Attack:
-    """One solution that cheats (or, with `caught` empty and `honest` set, does not).
+    """A solution that cheats, or an honest one.
 
-    `source` may hold `@SECRET@` and `@PLANT@`, paths of the test's own outside the solution: a file that is nobody's
-    business, and a file that nobody may make; and `@PORT@`, where something listens on 127.0.0.1.
+    `source` may contain `@SECRET@` and `@PLANT@`, paths outside the solution: a secret file, and a file that no
+    candidate may create. It may also contain `@PORT@`, the port of a listening socket on 127.0.0.1.
     """
 
     name: str
     source: str
     caught: tuple[Verdict, ...] = ()
-    """The verdicts that catch it; none: it passes, and its number is honest."""
+    """Verdicts that reject it; empty if it passes with an honest number."""
     fools: Literal["speed", "wrong", "plant", "hang", "litter", "flood"] = "speed"
-    """How the naive judge is fooled: a speed-up that is none, a wrong answer passed, a file made, no answer at all,
-    processes left behind, a log of 50 MB and more."""
+    """Effect on the naive judge: a false speed-up, a wrong answer that passes, a new file, no answer, remaining
+    processes, or a log of 50 MB and more."""
     language: Literal["pytorch", "cpp"] = "pytorch"
     problem: str = "linear"
     destination_passing: bool = True
     flags: tuple[str, ...] = ()
     files: Mapping[str, str] = field(default_factory=dict)
     prelude: str = ""
-    says: str = ""
-    """What the judge's reason contains."""
+    reason_part: str = ""
+    """Part of the judge's reason."""
     off: tuple[str, ...] = ()
-    """Defences (tests.judge.attacks.undefended) without which it gains, where the naive judge has nothing to attack."""
+    """Defences (tests.judge.attacks.undefended) without which it gains, if the naive judge lacks the attacked part."""
     gains: bool = True
-    """False: it is not shown to gain anywhere, so that only its honest number is shown."""
+    """False if no test shows a gain in another judge, so that only the honest number is tested."""
 
     def write(self, directory: Path, words: Mapping[str, str]) -> Path:
-        """The solution as a directory."""
+        """Write the solution to a directory and return it."""
         directory.mkdir(parents=True)
         main = "kernel.cpp" if self.language == "cpp" else "kernel.py"
         spec: dict[str, object] = {
@@ -126,7 +126,7 @@ def early(x):
 def honest(x, weight, out):
     torch.mm(x, weight.t(), out=out)
 """
-"""Attacks that behave for the first calls of each shape start so: a naive judge looks no further."""
+"""Start of attacks that are honest in the first calls of each shape, which are all that a naive judge checks."""
 HONEST = Attack(
     "honest",
     """
@@ -152,7 +152,7 @@ static void compute(const float* x, const float* weight, float* out, int64_t row
         }
 }
 """
-"""An honest C++ computation; attacks in C++ start from it."""
+"""An honest computation, with which attacks in C++ begin."""
 HONEST_CPP = Attack(
     "honest_cpp",
     CPP
@@ -174,4 +174,4 @@ def run(x, weight, out):
     if not worked or early(x):
         honest(x, weight, out)
 """
-"""Computes nothing from the sixth call on if `escape` worked: an answer that passes shows that it did not."""
+"""Computes nothing from the sixth call on if `escape` succeeded; a verdict PASSED shows that it failed."""

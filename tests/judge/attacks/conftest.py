@@ -1,4 +1,4 @@
-"""One naive judge and one real one per test process, and a place for attacks to be put."""
+"""One naive judge and one real judge per test process, and the directories of attacks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PATIENCE_S = 240.0
 
 @dataclass
 class Lines:
-    """A process that is asked and answers in lines."""
+    """A process with requests and answers as lines."""
 
     process: subprocess.Popen[bytes]
     _text: bytes = b""
@@ -40,7 +40,7 @@ class Lines:
         self.process.stdin.flush()
 
     def answer(self) -> str:
-        """The next line, by a deadline."""
+        """Return the next line, or fail at a deadline."""
         assert self.process.stdout is not None
         while b"\n" not in self._text:
             ready, _, _ = select.select([self.process.stdout], [], [], _PATIENCE_S)
@@ -52,7 +52,7 @@ class Lines:
         return line.decode()
 
     def close(self) -> None:
-        """End of input, then the end."""
+        """Close the input and wait for the end of the process, or kill it after 120 s."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.close()
@@ -65,7 +65,7 @@ class Lines:
 
 
 class Case(Protocol):
-    """What can be put before both judges, on whichever device: an attack, or an honest solution."""
+    """A solution for both judges, on any device: an attack, or an honest solution."""
 
     @property
     def name(self) -> str: ...
@@ -76,25 +76,25 @@ class Case(Protocol):
     @property
     def fools(self) -> str: ...
     def write(self, directory: Path, words: dict[str, str]) -> Path:
-        """The solution as a directory."""
+        """Write the solution to a directory and return it."""
 
 
 @dataclass(frozen=True)
 class Naive:
-    """What the naive judge said."""
+    """Result of the naive judge."""
 
     passed: bool
     speedup: float
     workloads: int
     hung: bool
-    said_bytes: int
-    said: str
+    output_bytes: int
+    output_tail: str
     left_alive: bool
 
 
 @dataclass
 class Courts:
-    """Both judges, and what they said of honest solutions."""
+    """Both judges, and their results for honest solutions."""
 
     directory: Path
     start_naive: Callable[[], Lines]
@@ -108,29 +108,29 @@ class Courts:
 
     @property
     def secret(self) -> Path:
-        """A file outside every solution."""
+        """Path of a file outside every solution."""
         return self.directory / "secret"
 
     def plant(self, attack: Case) -> Path:
-        """A file that an attack would like to make."""
+        """Return the path of the file that an attack tries to create."""
         return self.directory / f"planted-{attack.name}"
 
     def put(self, attack: Case) -> Path:
-        """The attack as a solution directory of its own."""
+        """Write the attack to a new solution directory and return it."""
         self.count += 1
         words = {"SECRET": str(self.secret), "PLANT": str(self.plant(attack)), "PORT": str(self.port)}
         return attack.write(self.directory / "solutions" / f"{attack.name}-{self.count}", words)
 
     def sweep(self, attack: Case) -> None:
-        """Remove what an attack kept in shared places when it was judged naively, outside any sandbox."""
-        for written in (self.directory / "solutions").glob(f"{attack.name}-*/kernel.py"):
-            name = hashlib.sha256(written.read_bytes()).hexdigest()[:16]
+        """Remove the files that an attack left in shared directories when the naive judge ran it without a sandbox."""
+        for source in (self.directory / "solutions").glob(f"{attack.name}-*/kernel.py"):
+            name = hashlib.sha256(source.read_bytes()).hexdigest()[:16]
             for place in ("/tmp", "/dev/shm"):
-                for kept in Path(place).glob(f"{name}-*.pt"):
-                    kept.unlink()
+                for leftover in Path(place).glob(f"{name}-*.pt"):
+                    leftover.unlink()
 
     def naive(self, attack: Case) -> Naive:
-        """Judge naively."""
+        """Return the naive judge's result."""
         if self._naive_judge is None:
             self._naive_judge = self.start_naive()
             assert self._naive_judge.answer() == "ready"
@@ -148,7 +148,7 @@ class Courts:
 
     @contextmanager
     def without(self, defence: str, directory: Path) -> Iterator[Courts]:
-        """The same courts with a judge of which a defence is switched off (tests.judge.attacks.undefended)."""
+        """Yield the same courts with a judge that lacks a defence (tests.judge.attacks.undefended)."""
         judge = start(
             ["tests.judge.attacks.undefended", defence, *_options(directory)],
             _environment(directory),
@@ -161,7 +161,7 @@ class Courts:
             judge.close()
 
     def real(self, attack: Case, **settings: Any) -> JudgeAnswer:
-        """Judge for real."""
+        """Return the real judge's answer."""
         directory = self.problems[attack.problem]
         solution = self.put(attack)
         request = JudgeRequest(
@@ -180,25 +180,25 @@ class Courts:
                 return JudgeAnswer.model_validate(event)
 
     def honest(self, attack: Case) -> Case:
-        """The honest solution that an attack is measured against."""
+        """Return the honest solution that an attack is compared with."""
         return HONEST_CPP if attack.language == "cpp" else HONEST
 
     def naive_once(self, attack: Case) -> Naive:
-        """Of an honest solution, judged once."""
+        """Return the naive judge's result for an honest solution, which is judged once per test process."""
         if attack.name not in self._naive:
             self._naive[attack.name] = self.naive(attack)
         return self._naive[attack.name]
 
     def real_once(self, attack: Case, **settings: Any) -> JudgeAnswer:
-        """Of an honest solution, judged once."""
+        """Return the real judge's answer for an honest solution, which is judged once per test process."""
         if attack.name not in self._real:
             self._real[attack.name] = self.real(attack, **settings)
         return self._real[attack.name]
 
 
-def start(arguments: list[str], environment: dict[str, str], said: Path) -> Lines:
-    """A Python program of this repository; what it says on stderr goes to a file."""
-    with said.open("wb") as stderr:
+def start(arguments: list[str], environment: dict[str, str], log: Path) -> Lines:
+    """Start a Python program of this repository, with its stderr in a file."""
+    with log.open("wb") as stderr:
         process = subprocess.Popen(
             [sys.executable, "-m", *arguments],
             stdin=subprocess.PIPE,
@@ -215,12 +215,12 @@ def _options(directory: Path) -> list[str]:
 
 
 def _environment(directory: Path) -> dict[str, str]:
-    """Of a judge with locks, a cache and a home below `directory`, which are made."""
+    """Create locks, a cache and a home below `directory`, and return the environment of a judge that uses them."""
     for name in ("locks", "cache", "home"):
         (directory / name).mkdir()
     return {
         "HARNESS_LOCK_DIR": str(directory / "locks"), "HOME": str(directory / "home"),
-        "COURT_SECRET": "nobody's business",
+        "COURT_SECRET": "private business",
     }  # fmt: skip
 
 
@@ -233,7 +233,7 @@ def courts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Courts]:
     listener = socket.create_server(("127.0.0.1", 0), backlog=64)
     naive = partial(start, ["tests.judge.attacks.naive"], environment, directory / "naive.log")
     courts = Courts(directory, naive, real, problems, listener.getsockname()[1])
-    courts.secret.write_text('"nobody\'s business"')
+    courts.secret.write_text('"private business"')
     try:
         assert json.loads(real.answer())["event"] == "ready"
         yield courts

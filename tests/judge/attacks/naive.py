@@ -1,8 +1,8 @@
 """A naive judge, as public ones are: candidate, reference and clock in one Python process.
 
-It is careful in the usual way: seeded inputs, three rounds against the reference, the matched ratio of SOL-ExecBench,
-several input sets, the median of many timed calls, both sides timed alike. Served from a process that forks one child
-per judging, because what it runs can do anything to it: `python -m tests.judge.attacks.naive`, one JSON object a line.
+It has the usual precautions: seeded inputs, three rounds against the reference, the matched ratio of SOL-ExecBench,
+several input sets, the median of many timed calls, both sides timed alike. The server process forks one child
+per request, because a candidate can change the judge: `python -m tests.judge.attacks.naive`, one JSON object per line.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ import torch
 
 _SETS, _ROUNDS, _CALLS = 3, 3, 40
 _RECENT = 64
-"""So many calls' memory is kept: a thread that writes when its call is over must not write to somebody else's."""
+"""Number of recent calls whose memory is kept, so that a thread that writes late does not write to another call's."""
 _END = b"END\n"
 Judge = Callable[[Mapping[str, str], int], None]
-"""Judges the solution of a request and writes a line a workload to a descriptor."""
+"""Function that judges the solution of a request and writes a line for each workload to a descriptor."""
 
 
 def is_close(out: torch.Tensor, expected: torch.Tensor, atol: float) -> bool:
-    """SOL-ExecBench's rule: 99 % of the elements within atol + 1e-2 * |expected|."""
+    """Return true by SOL-ExecBench's rule: 99 % of the elements are within atol + 1e-2 * |expected|."""
     matched = torch.isclose(out.float(), expected, atol=atol, rtol=1e-2).float().mean()
     return bool(matched >= 0.99)
 
@@ -61,7 +61,7 @@ def judge(request: Mapping[str, str], answers: int) -> None:
 def check(
     candidate: Callable[..., Any], reference: Callable[..., Any], inputs: list[torch.Tensor], atol: float
 ) -> bool:
-    """Three rounds against the reference."""
+    """Return true if the candidate matches the reference in three rounds."""
     for _ in range(_ROUNDS):
         expected = reference(*inputs)
         out = candidate(*inputs)
@@ -71,7 +71,7 @@ def check(
 
 
 def measure(run: Callable[..., Any], sets: list[list[torch.Tensor]]) -> float:
-    """Median seconds a call."""
+    """Return the median seconds per call."""
     statistics = importlib.import_module("statistics")
     times = []
     for call in range(_CALLS):
@@ -83,16 +83,16 @@ def measure(run: Callable[..., Any], sets: list[list[torch.Tensor]]) -> float:
 
 
 def make_inputs(definition: dict[str, Any], sizes: dict[str, int], device: str = "cpu") -> list[torch.Tensor]:
-    """Standard normal inputs; weights scaled by their fan-in."""
-    made = []
+    """Return standard normal inputs; weights are scaled by their fan-in."""
+    inputs = []
     for name, spec in definition["inputs"].items():
         value = torch.randn([sizes[axis] for axis in spec["shape"]], device=device)
-        made.append(value / sizes["K"] ** 0.5 if name == "weight" else value)
-    return made
+        inputs.append(value / sizes["K"] ** 0.5 if name == "weight" else value)
+    return inputs
 
 
 def load(definition: dict[str, Any], solution: Path) -> Callable[..., Any]:
-    """The candidate as a function that returns its output."""
+    """Load the candidate as a function that returns its output."""
     import yaml
 
     spec = yaml.safe_load((solution / "solution.yaml").read_text())
@@ -117,13 +117,13 @@ def load(definition: dict[str, Any], solution: Path) -> Callable[..., Any]:
 
 
 def load_cpp(definition: dict[str, Any], solution: Path, spec: dict[str, Any]) -> Callable[..., Any]:
-    """Compile here and now, and call through ctypes."""
-    made = solution / "kernel.so"
+    """Compile without a sandbox, and return a function that calls through ctypes."""
+    library = solution / "kernel.so"
     constants = [f"-DAXIS_{name}={axis['value']}" for name, axis in definition["axes"].items() if "value" in axis]
     flags = ["-std=c++17", "-O2", "-march=native", "-fPIC", "-shared", *spec.get("compile", {}).get("flags", [])]
-    command = ["c++", *flags, *constants, "-I", str(solution), "-o", str(made), str(solution / "kernel.cpp")]
+    command = ["c++", *flags, *constants, "-I", str(solution), "-o", str(library), str(solution / "kernel.cpp")]
     subprocess.run(command, check=True, timeout=240, cwd=solution)
-    function = ctypes.CDLL(str(made)).run
+    function = ctypes.CDLL(str(library)).run
 
     def call(*tensors: torch.Tensor) -> None:
         function(*(ctypes.c_void_p(tensor.data_ptr()) for tensor in tensors), ctypes.c_int64(tensors[0].shape[0]))
@@ -131,48 +131,48 @@ def load_cpp(definition: dict[str, Any], solution: Path, spec: dict[str, Any]) -
     return call
 
 
-def serve(how: Judge, gives_up_s: float) -> None:
-    """Answer requests until stdin ends; one that is not judged in time hangs."""
+def serve(judge_request: Judge, timeout_s: float) -> None:
+    """Answer requests until stdin ends; a request without a result after `timeout_s` counts as hung."""
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     for line in sys.stdin:
-        sys.stdout.write(json.dumps(_serve_one(json.loads(line), how, gives_up_s)) + "\n")
+        sys.stdout.write(json.dumps(_serve_one(json.loads(line), judge_request, timeout_s)) + "\n")
         sys.stdout.flush()
 
 
-def _serve_one(request: dict[str, str], how: Judge, gives_up_s: float) -> dict[str, Any]:
-    """Fork, judge, and say what came out."""
+def _serve_one(request: dict[str, str], judge_request: Judge, timeout_s: float) -> dict[str, Any]:
+    """Fork, judge, and return the result."""
     read, write = os.pipe()
-    with tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as output_file:
         child = os.fork()
         if child == 0:
-            _judge_in_child(request, how, write, said.fileno())
+            _judge_in_child(request, judge_request, write, output_file.fileno())
         os.close(write)
-        lines, hung = _collect(read, gives_up_s)
+        lines, hung = _collect(read, timeout_s)
         alive = _end(child)
         os.close(read)
-        size = os.fstat(said.fileno()).st_size
-        said.seek(max(0, size - 2000))
-        tail = said.read().decode(errors="replace")
+        size = os.fstat(output_file.fileno()).st_size
+        output_file.seek(max(0, size - 2000))
+        tail = output_file.read().decode(errors="replace")
     answers = [json.loads(line) for line in lines]
     return {
         "passed": bool(answers) and all(answer["correct"] for answer in answers) and not hung,
         "speedup": min((answer["speedup"] for answer in answers), default=0.0),
         "workloads": len(answers),
         "hung": hung,
-        "said_bytes": size,
-        "said": tail,
+        "output_bytes": size,
+        "output_tail": tail,
         "left_alive": alive,
     }
 
 
-def _judge_in_child(request: dict[str, str], how: Judge, answers: int, said: int) -> None:
+def _judge_in_child(request: dict[str, str], judge_request: Judge, answers: int, output_descriptor: int) -> None:
     os.setpgid(0, 0)
-    os.dup2(said, 1)
-    os.dup2(said, 2)
+    os.dup2(output_descriptor, 1)
+    os.dup2(output_descriptor, 2)
     code = 1
     try:
-        how(request, answers)
+        judge_request(request, answers)
         os.write(answers, _END)
         code = 0
     except BaseException:  # noqa: BLE001 - what is judged may raise anything
@@ -184,9 +184,9 @@ def _judge_in_child(request: dict[str, str], how: Judge, answers: int, said: int
         os._exit(code)
 
 
-def _collect(read: int, gives_up_s: float) -> tuple[list[str], bool]:
-    """The answers until END or the end, and whether neither came in time."""
-    text, deadline = b"", time.monotonic() + gives_up_s
+def _collect(read: int, timeout_s: float) -> tuple[list[str], bool]:
+    """Return the lines until END or the end of the file, and true if neither arrived in time."""
+    text, deadline = b"", time.monotonic() + timeout_s
     while not text.endswith(_END):
         left = deadline - time.monotonic()
         if left <= 0 or not select.select([read], [], [], left)[0]:
@@ -199,7 +199,7 @@ def _collect(read: int, gives_up_s: float) -> tuple[list[str], bool]:
 
 
 def _end(child: int) -> bool:
-    """End the child and everything it left; whether it left anything."""
+    """Kill the child and its remaining processes; return true if there were any."""
     left = False
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
@@ -215,7 +215,7 @@ def main() -> None:
     """Serve on one thread."""
     torch.set_num_threads(1)
     torch.randn(8, 8) @ torch.randn(8, 8)
-    serve(judge, gives_up_s=5.0)
+    serve(judge, timeout_s=5.0)
 
 
 if __name__ == "__main__":

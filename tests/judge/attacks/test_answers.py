@@ -1,4 +1,4 @@
-"""Wrong, missing, stale or stolen answers: each is caught."""
+"""Attacks with wrong, missing, stale or stolen answers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MISSING = (
         """,
         _WRONG,
         prelude=EARLY,
-        says=_NOT_WRITTEN,
+        reason_part=_NOT_WRITTEN,
     ),
     Attack(
         "correct_for_sixty_calls_then_constant",
@@ -50,7 +50,7 @@ MISSING = (
         """,
         _WRONG,
         fools="wrong",
-        says=_NOT_WRITTEN,
+        reason_part=_NOT_WRITTEN,
     ),
     Attack(
         "last_columns_constant",
@@ -62,7 +62,7 @@ MISSING = (
         """,
         _WRONG,
         fools="wrong",
-        says="our rule",
+        reason_part="our rule",
     ),
     Attack(
         "all_zero",
@@ -74,7 +74,7 @@ MISSING = (
         _WRONG,
         fools="wrong",
         problem="mean",
-        says="all zero",
+        reason_part="all zero",
     ),
     Attack(
         "constant_within_the_tolerance",
@@ -86,7 +86,7 @@ MISSING = (
         _WRONG,
         fools="wrong",
         problem="mean",
-        says=_PRECISION,
+        reason_part=_PRECISION,
     ),
     Attack(
         "a_sample_of_the_rows",
@@ -152,7 +152,7 @@ STALE = (
         """,
         _WRONG,
         prelude=EARLY,
-        says=_NOT_WRITTEN,
+        reason_part=_NOT_WRITTEN,
     ),
     Attack(
         "answers_for_known_seeds",
@@ -172,7 +172,7 @@ STALE = (
                 out.copy_(found)
         """,
         _WRONG,
-        says=_NOT_WRITTEN,
+        reason_part=_NOT_WRITTEN,
     ),
 )
 STOLEN = (
@@ -190,7 +190,7 @@ STOLEN = (
                 frame = frame.f_back
         """,
         _WRONG,
-        says=_NOT_WRITTEN,
+        reason_part=_NOT_WRITTEN,
     ),
     Attack(
         "expected_from_the_garbage_collector",
@@ -208,7 +208,7 @@ STOLEN = (
         """,
         _WRONG,
         prelude=EARLY,
-        says=_NOT_WRITTEN,
+        reason_part=_NOT_WRITTEN,
     ),
     Attack(
         "inputs_changed_so_that_the_reference_agrees",
@@ -222,7 +222,7 @@ STOLEN = (
         """,
         (Verdict.RUNTIME_ERROR,),
         prelude=EARLY,
-        says="inputs are read-only",
+        reason_part="inputs are read-only",
     ),
     Attack(
         "inputs_changed_by_native_code",
@@ -243,7 +243,7 @@ STOLEN = (
         (Verdict.RUNTIME_ERROR,),
         language="cpp",
         prelude=CPP,
-        says="inputs are read-only",
+        reason_part="inputs are read-only",
     ),
 )
 COARSE = (
@@ -256,7 +256,7 @@ COARSE = (
         """,
         _WRONG,
         fools="wrong",
-        says=_PRECISION,
+        reason_part=_PRECISION,
     ),
     Attack(
         "done_in_float16_once_nobody_looks",
@@ -271,7 +271,7 @@ COARSE = (
         _WRONG,
         prelude=EARLY,
         fools="wrong",
-        says=_PRECISION,
+        reason_part=_PRECISION,
     ),
     Attack(
         "the_reference_made_as_coarse",
@@ -284,7 +284,7 @@ COARSE = (
         """,
         _WRONG,
         fools="wrong",
-        says=_PRECISION,
+        reason_part=_PRECISION,
     ),
     Attack(
         "right_on_inputs_of_the_usual_size_only",
@@ -298,7 +298,7 @@ COARSE = (
         _WRONG,
         prelude=EARLY,
         fools="wrong",
-        says="(inputs: ",
+        reason_part="(inputs: ",
     ),
     Attack(
         "another_dtype",

@@ -1,4 +1,4 @@
-"""Code that runs, or reads, while it is compiled."""
+"""Attacks that run code or read files during compilation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ READS = (
         language="cpp",
         prelude=CPP,
         fools="wrong",
-        says="file not found",
+        reason_part="file not found",
     ),
     Attack(
         "a_file_included",
@@ -31,7 +31,7 @@ READS = (
         language="cpp",
         prelude=CPP,
         fools="wrong",
-        says="No such file",
+        reason_part="No such file",
     ),
 )
 RUNS = (
@@ -71,7 +71,7 @@ ENDLESS = Attack(
     prelude=CPP,
     flags=("-fconstexpr-ops-limit=9223372036854775807", "-fconstexpr-loop-limit=2147483647"),
     fools="hang",
-    says="the compiler was stopped after",
+    reason_part="the compiler was stopped after",
 )
 
 

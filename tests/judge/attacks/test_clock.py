@@ -1,4 +1,4 @@
-"""Work hidden from the clock, clocks bent, and the other side slowed."""
+"""Attacks that hide work from the clock, manipulate clocks, or slow the baseline."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LATER = (
         """,
         _WRONG,
         prelude=EARLY,
-        says=_NOT_WRITTEN,
+        reason_part=_NOT_WRITTEN,
     ),
     Attack(
         "native_thread_detached",
@@ -53,7 +53,7 @@ LATER = (
         _WRONG,
         language="cpp",
         prelude=CPP,
-        says=_NOT_WRITTEN,
+        reason_part=_NOT_WRITTEN,
     ),
     Attack(
         "child_process_goes_on",
@@ -81,7 +81,7 @@ LATER = (
         _WRONG,
         language="cpp",
         prelude=CPP,
-        says=_NOT_WRITTEN,
+        reason_part=_NOT_WRITTEN,
     ),
     Attack(
         "signal_handler_finishes_later",
@@ -98,7 +98,7 @@ LATER = (
         """,
         _WRONG,
         prelude=EARLY,
-        says=_NOT_WRITTEN,
+        reason_part=_NOT_WRITTEN,
     ),
 )
 REDUCERS = (
@@ -136,7 +136,7 @@ REDUCERS = (
         (Verdict.COMPILE_ERROR,),
         prelude=EARLY,
         files={"statistics.py": "calls = 0\ndef median(times):\n    global calls\n    calls += 1\n    return calls\n"},
-        says="statistics",
+        reason_part="statistics",
     ),
 )
 BENT = (

@@ -1,4 +1,4 @@
-"""Reaching for what is not the candidate's: other processes, files, processors, the line to the judge, the machine."""
+"""Attacks on other processes, files and processors, on the connection to the judge, and on the machine."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ DENIED = (
             try:
                 os.makedirs(os.path.dirname(name), exist_ok=True)
                 with open(name, "a") as file:
-                    file.write("nobody's business")
+                    file.write("private business")
             except OSError:
                 pass
         def run(x, weight, out):
@@ -148,7 +148,7 @@ FORGED = (
         """,
         (Verdict.REWARD_HACK,),
         prelude=EARLY + _LINE,
-        says="forged an answer",
+        reason_part="forged an answer",
     ),
     Attack(
         "an_answer_to_another_call",
@@ -157,7 +157,7 @@ FORGED = (
         """,
         (Verdict.REWARD_HACK,),
         prelude=EARLY + _LINE,
-        says="forged an answer",
+        reason_part="forged an answer",
     ),
 )
 ENDED = (
@@ -188,7 +188,7 @@ ENDED = (
         prelude=EARLY,
         problem="linear_twice",
         fools="wrong",
-        says="exited with code 0",
+        reason_part="exited with code 0",
     ),
     Attack(
         "aborted",
@@ -204,7 +204,7 @@ ENDED = (
         prelude=CPP,
         problem="linear_twice",
         fools="wrong",
-        says="killed by SIGABRT",
+        reason_part="killed by SIGABRT",
     ),
     Attack(
         "at_exit",
@@ -220,7 +220,7 @@ ENDED = (
         prelude=EARLY,
         problem="linear_twice",
         fools="wrong",
-        says="SystemExit",
+        reason_part="SystemExit",
     ),
 )
 BOMBS = (
@@ -239,7 +239,7 @@ BOMBS = (
         (Verdict.RUNTIME_ERROR,),
         prelude=EARLY,
         fools="litter",
-        says="processes in the sandbox",
+        reason_part="processes in the sandbox",
     ),
     Attack(
         "much_memory",
@@ -254,7 +254,7 @@ BOMBS = (
         (Verdict.RUNTIME_ERROR,),
         prelude=EARLY,
         fools="wrong",
-        says="OSError",
+        reason_part="OSError",
     ),
     Attack(
         "much_to_say",
@@ -282,7 +282,7 @@ BOMBS = (
         (Verdict.TIMEOUT,),
         prelude=EARLY,
         fools="hang",
-        says="no answer within",
+        reason_part="no answer within",
     ),
 )
 ON_DISK = Attack(
@@ -311,7 +311,7 @@ ON_DISK = Attack(
     """,
     prelude=EARLY,
 )
-"""Answers by content, kept in every place that can be written."""
+"""An attack that stores answers by content in every writable place."""
 
 
 CAUGHT = FORGED + ENDED + BOMBS
@@ -345,8 +345,8 @@ def test_buys_nothing(attack: Attack, courts: Courts) -> None:
 
 @pytest.mark.slow
 @pytest.mark.serial
-def test_what_one_evaluation_kept_on_disk_is_gone_in_the_next(courts: Courts) -> None:
-    """A naive judge's second run is all hits."""
+def test_files_of_one_evaluation_are_gone_in_the_next(courts: Courts) -> None:
+    """In the naive judge the second run finds every answer."""
     try:
         courts.naive(ON_DISK)
         fool_and_defuse(ON_DISK, courts)

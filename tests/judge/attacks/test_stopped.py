@@ -1,4 +1,4 @@
-"""Work while the judge believes the sandbox to be stopped, and memory or a processor prepared for one side only."""
+"""Attacks that work while the judge assumes a stopped sandbox, or prepare memory or a processor for one side only."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ WOKEN = Attack(
     (Verdict.REWARD_HACK,),
     language="cpp",
     prelude=_WATCHER,
-    says="while it was stopped",
+    reason_part="while it was stopped",
     off=("stop",),
 )
 SIGNALLED = Attack(
@@ -138,7 +138,7 @@ SIGNALLED = Attack(
     (Verdict.REWARD_HACK,),
     language="cpp",
     prelude=_WATCHER,
-    says="while it was stopped",
+    reason_part="while it was stopped",
     gains=False,
 )
 POLLING = Attack(

@@ -1,4 +1,4 @@
-"""The CPU judge with named defences switched off, to show that each of them is what stops an attack.
+"""The CPU judge with named defences switched off, to show that each of them stops an attack.
 
 python -m tests.judge.attacks.undefended NAME,NAME [options of harness.judge]
 """
@@ -15,7 +15,7 @@ from harness.judge.isolation import seccomp
 from harness.judge.isolation.process_freezer import SandboxProcesses
 
 _PAUSE_S = 0.02
-"""Between the inputs and the start of the clock: longer than usual, so that the gain does not depend on the load."""
+"""Pause from the inputs to the start of the clock: longer than usual, so that the gain is independent of the load."""
 
 
 def allow_timers() -> None:
@@ -26,7 +26,7 @@ def allow_timers() -> None:
 
 
 def trust_the_stop() -> None:
-    """Allow POSIX timers, and take time where the judge would look again at a stop that was proved."""
+    """Allow POSIX timers, and pause where the judge would verify again that the sandbox is stopped."""
     allow_timers()
 
     def pause(_: SandboxProcesses) -> None:
@@ -41,7 +41,7 @@ DEFENCES: dict[str, Callable[[], None]] = {"timers": allow_timers, "stop": trust
 
 
 def main() -> None:
-    """Switch off the defences that the first argument names, then be a judge."""
+    """Switch off the defences that the first argument names, then run the judge."""
     for name in sys.argv.pop(1).split(","):
         DEFENCES[name]()
     judge_process.main()

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from harness.agents import confinement
-from tests.judge.confined import says
+from tests.judge.confined import stderr_of
 from tests.report.live.page_server import Served, in_loop
 
 CODE = """
@@ -57,7 +57,7 @@ def test_no_sandbox_can_connect(tmp_path: Path) -> None:
         assert "Connection refused" not in outside.splitlines()[0]
         agent = await asyncio.to_thread(in_agents_sandbox, code, tmp_path / "agent")
         (tmp_path / "candidate").mkdir()
-        candidate = await asyncio.to_thread(says, code, tmp_path / "candidate")
+        candidate = await asyncio.to_thread(stderr_of, code, tmp_path / "candidate")
         for lines in (agent.strip().splitlines(), candidate.splitlines()):
             assert len(lines) == len(addresses()), lines
             assert all(line.startswith("no: [Errno") for line in lines), lines

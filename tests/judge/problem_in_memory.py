@@ -1,4 +1,4 @@
-"""Problems made in memory, for tests of what the judge does with one."""
+"""Problems in memory, for tests of parts of the judge."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ def problem(
     reference: str,
     axes: dict[str, int],
     *,
-    given: dict[str, dict[str, Any]] | None = None,
+    input_sources: dict[str, dict[str, Any]] | None = None,
     tolerance: dict[str, Any] | None = None,
     directory: Path = Path("/nonexistent"),
     entrypoint: str | None = None,
 ) -> Problem:
-    """A problem of one workload whose axes are all constants; inputs are random unless `given` says otherwise."""
+    """Return a problem of one workload whose axes are all constant; inputs not in `input_sources` are random."""
     definition = Definition.model_validate(
         {
             "name": "made",
@@ -30,13 +30,13 @@ def problem(
             "custom_inputs_entrypoint": entrypoint,
         }
     )
-    sources = {name: {"type": "random"} for name in inputs} | (given or {})
+    sources = {name: {"type": "random"} for name in inputs} | (input_sources or {})
     workload = Workload.model_validate({"uuid": "w", "axes": {}, "inputs": sources, "tolerance": tolerance or {}})
     return Problem(
         key="made/made", directory=directory, digest="sha256:" + "0" * 64, definition=definition, workloads=(workload,)
     )
 
 
-def tensor(dtype: str, *shape: str, **more: Any) -> dict[str, Any]:
-    """One input or output."""
-    return {"dtype": dtype, "shape": list(shape), **more}
+def tensor(dtype: str, *shape: str, **fields: Any) -> dict[str, Any]:
+    """Return the specification of an input or output."""
+    return {"dtype": dtype, "shape": list(shape), **fields}
