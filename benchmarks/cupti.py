@@ -53,14 +53,14 @@ def agreement(calls: int = 32) -> Iterator[Row]:
             problem = load_problem(file.parents[2])
             built = build_cuda(problem, solution, cache_dir=Path(scratch), sandbox="bubblewrap")
             for workload in _ends(problem):
-                sealed, traced = _both(trusted, problem, workload, built.plans[workload.uuid], built.directory, calls)
+                sealed, traced = _sealed_and_cupti_us(trusted, problem, workload, built.plans[workload.uuid], built.directory, calls)
                 allowed = max(0.03 * traced, 0.3)
-                seen = f"{sealed:.2f} us, CUPTI {traced:.2f} us: {sealed - traced:+.2f}"
-                yield (f"{'/'.join(file.parts[-5:-3])} {_axes(workload)}", f"{allowed:.2f} us", seen)
+                measured = f"{sealed:.2f} us, CUPTI {traced:.2f} us: {sealed - traced:+.2f}"
+                yield (f"{'/'.join(file.parts[-5:-3])} {_axes(workload)}", f"{allowed:.2f} us", measured)
 
 
 def _ends(problem: Problem) -> list[Workload]:
-    ordered = sorted(problem.workloads, key=lambda each: layout_of(problem, each).io_bytes)
+    ordered = sorted(problem.workloads, key=lambda workload: layout_of(problem, workload).io_bytes)
     return [ordered[0], ordered[-1]]
 
 
@@ -68,7 +68,7 @@ def _axes(workload: Workload) -> str:
     return " ".join(f"{name}={value}" for name, value in workload.axes.items())
 
 
-def _both(
+def _sealed_and_cupti_us(
     trusted: TrustedKernels, problem: Problem, workload: Workload, plan: ResolvedPlan, built: Path, calls: int
 ) -> tuple[float, float]:
     """Microseconds a call: sealed, and by CUPTI."""
@@ -97,9 +97,9 @@ def _both(
     sealed = statistics.median(sealed_us(work, calls)) - subtracted
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True) as profile:
         sealed_us(work, calls)
-    found = [(event.name, event.device_time) for event in profile.events() if event.device_type == _ON_DEVICE]
-    durations = [took for name, took in found if not name.startswith(("Mem", *TRUSTED_KERNELS))]
-    assert len(durations) == calls, f"{len(durations)} launches of {calls} calls: {sorted({name for name, _ in found})}"
+    events = [(event.name, event.device_time) for event in profile.events() if event.device_type == _ON_DEVICE]
+    durations = [took for name, took in events if not name.startswith(("Mem", *TRUSTED_KERNELS))]
+    assert len(durations) == calls, f"{len(durations)} launches of {calls} calls: {sorted({name for name, _ in events})}"
     return sealed, statistics.median(durations)
 
 

@@ -149,8 +149,8 @@ def measure_start(entries: int, branches: int, root: Path) -> list[Figure]:
             took = time.perf_counter() - started_at
             peak, used = peak_mb(daemon.pid), cpu_s(daemon.pid)
             end(daemon)
-        seen = f"{took:.1f} s ({used:.1f} s of processor time, {peak:.0f} MB)"
-        figures.append(Figure(f"start to first request, {case}", "15 s", seen))
+        measured = f"{took:.1f} s ({used:.1f} s of processor time, {peak:.0f} MB)"
+        figures.append(Figure(f"start to first request, {case}", "15 s", measured))
     return figures
 
 

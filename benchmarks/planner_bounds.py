@@ -4,12 +4,12 @@
 
 Two planners that no policy can be, at half of the budget, against round robin with the same seeds (held-out ones):
 
-- `oracle` is run by the simulation like any policy. It knows the true state of each problem: its best possible
-  solution, its rate of gains, its pass rate, its costs. It does not know the luck of the next attempts. It sends
-  workers where the expected gain per hour is highest, over the number of attempts for which that is best (an index of
-  Gittins' kind), and puts several workers on a problem if that is worth the repeated submissions. It does not value
+- `oracle` is run by the simulation like any policy. Its input is the true state of each problem: its best possible
+  solution, its rate of gains, its pass rate, its costs. The luck of the next attempts is not in it. It sends workers
+  where the expected gain per hour is highest, over the number of attempts for which that is best (an index of
+  Gittins' kind). It puts several workers on a problem if that is worth the repeated submissions. It does not value
   lessons.
-- `clairvoyant` knows the outcome of every attempt in advance. The time of all workers is divided among the problems for
+- `clairvoyant` has the outcome of every attempt in advance. The time of all workers is divided among the problems for
   the highest sum, by the concave hulls of their trajectories; workers need no settling, and do not repeat each other.
   This bounds every policy from above. In the world of families each family has from the start the lessons that it has
   at the end of the oracle's run.
@@ -76,7 +76,7 @@ def bounds(world_name: str, seed: int, settings: SimulationSettings = HALF) -> B
         return simulate(simulated, policy, seed, settings).samples[-1].log_speedup
 
     oracle = Oracle(settings.overlap)
-    by_oracle = reached(oracle, replace(world, draw=lambda *given: oracle.look_at(world.draw(*given))))
+    by_oracle = reached(oracle, replace(world, draw=lambda *arguments: oracle.look_at(world.draw(*arguments))))
     return Bounds(
         world_name,
         seed,
@@ -116,42 +116,42 @@ class Oracle:
         places = sorted(
             ((value * self._share(number), key) for key, value in worth.items() for number in range(6)), reverse=True
         )[: len(inputs.workers)]
-        least = places[-1][0] if places else 0.0
+        lowest_value = places[-1][0] if places else 0.0
         for worker in sorted(inputs.workers, key=lambda facts: facts.worker):
-            here = present.get(worker.worker)
+            current = present.get(worker.worker)
             if (
-                here is not None
-                and here not in worker.finished
-                and values[here] * self._share(crowd[here]) >= (_STAY * least)
+                current is not None
+                and current not in worker.finished
+                and values[current] * self._share(crowd[current]) >= (_STAY * lowest_value)
             ):
-                rows[worker.worker] = here
-                crowd[here] += 1
+                rows[worker.worker] = current
+                crowd[current] += 1
         for worker in sorted(inputs.workers, key=lambda facts: facts.worker):
             if worker.worker not in rows:
-                here = present.get(worker.worker)
+                current = present.get(worker.worker)
                 best = max(
-                    (key for key in values if key != here), key=lambda key: values[key] * self._share(crowd[key])
+                    (key for key in values if key != current), key=lambda key: values[key] * self._share(crowd[key])
                 )
                 rows[worker.worker] = best
                 crowd[best] += 1
         assignments = tuple(Assignment(worker=name, problem=key, wanted="oracle") for name, key in rows.items())
         return Decision(assignments=assignments, reasons=dict.fromkeys(rows, "oracle"))
 
-    def _share(self, others: int) -> float:
+    def _share(self, other_workers: int) -> float:
         """The share of a worker's submissions that is left, less what it makes the others repeat."""
-        kept = [(number + 1) * (1.0 - self._overlap) ** number for number in (others - 1, others)]
-        return max(kept[1] - kept[0], 0.0) if others else 1.0
+        distinct = [(number + 1) * (1.0 - self._overlap) ** number for number in (other_workers - 1, other_workers)]
+        return max(distinct[1] - distinct[0], 0.0) if other_workers else 1.0
 
     def _value(self, key: str, evaluations: int) -> float:
         problem = self._problems[key]
         state = _state(problem)
         mark = (evaluations, state.family.lessons // 3 if hasattr(state, "family") else 0)
-        known = self._values.get(key)
-        if known is None or known[0] != mark:
+        cached = self._values.get(key)
+        if cached is None or cached[0] != mark:
             hours = (60.0 * problem.agent_median_min * math.exp(0.125) + problem.judge_median_s) / 3600.0
             gain = max(_expected_gain(state, attempts) / attempts for attempts in _HORIZONS)
-            self._values[key] = known = mark, gain / hours
-        return known[1]
+            self._values[key] = cached = mark, gain / hours
+        return cached[1]
 
 
 def _state(problem: SimulatedProblem) -> State:
@@ -182,8 +182,8 @@ def _by_jumps(tuned: float, level: float, reachable: float, expected: float, sha
         probability = math.exp(-expected) * expected**jumps / math.factorial(jumps)
         after = reachable - (reachable - max(tuned, level)) * (1.0 - share) ** jumps
         gain += probability * (max(0.0, after) - max(0.0, level))
-    rest = 1.0 - sum(math.exp(-expected) * expected**jumps / math.factorial(jumps) for jumps in range(_MOST_GAINS))
-    return gain + max(rest, 0.0) * (max(0.0, reachable) - max(0.0, level))
+    remainder = 1.0 - sum(math.exp(-expected) * expected**jumps / math.factorial(jumps) for jumps in range(_MOST_GAINS))
+    return gain + max(remainder, 0.0) * (max(0.0, reachable) - max(0.0, level))
 
 
 def clairvoyant(world: World, seed: int, settings: SimulationSettings, lessons: dict[str, int]) -> float:
@@ -234,8 +234,8 @@ def _hull(points: Iterator[tuple[float, float]]) -> list[tuple[float, float]]:
     return [(after[0] - before[0], after[1] - before[1]) for before, after in itertools.pairwise(hull)]
 
 
-def _slope(one: tuple[float, float], other: tuple[float, float]) -> float:
-    return (other[1] - one[1]) / (other[0] - one[0])
+def _slope(left: tuple[float, float], right: tuple[float, float]) -> float:
+    return (right[1] - left[1]) / (right[0] - left[0])
 
 
 def ratio(logs: Sequence[float]) -> str:
@@ -250,18 +250,18 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=6, help="so many of the held-out seeds")
     parser.add_argument("--world", action="append", choices=[*WORLDS])
     parser.add_argument("--jobs", type=int, default=2)
-    given = parser.parse_args()
-    pairs = [(name, seed) for seed in HELD_OUT_SEEDS[: given.seeds] for name in given.world or WORLDS]
-    found: list[Bounds] = []
-    with ProcessPoolExecutor(given.jobs) as pool:
-        for one in pool.map(bounds, *zip(*pairs, strict=True)):
-            found.append(one)
-            print(one, flush=True)
+    options = parser.parse_args()
+    pairs = [(name, seed) for seed in HELD_OUT_SEEDS[: options.seeds] for name in options.world or WORLDS]
+    results: list[Bounds] = []
+    with ProcessPoolExecutor(options.jobs) as pool:
+        for result in pool.map(bounds, *zip(*pairs, strict=True)):
+            results.append(result)
+            print(result, flush=True)
     rows = []
     for name in dict.fromkeys(name for name, _ in pairs):
-        own = [one for one in found if one.world == name]
+        own = [result for result in results if result.world == name]
         columns = [
-            [getattr(one, kind) - one.round_robin for one in own] for kind in ("shipped", "oracle", "clairvoyant")
+            [getattr(result, kind) - result.round_robin for result in own] for kind in ("shipped", "oracle", "clairvoyant")
         ]
         rows.append((name, len(own), *map(ratio, columns)))
     print(tabulate(rows, headers=("world", "seeds", NAME, "oracle", "clairvoyant")))

@@ -65,13 +65,13 @@ class Hang:
     """Nothing is answered until the client goes away."""
 
 
-Ask = Callable[["Asked"], "Say | Use"]
-"""A step that depends on what was asked."""
+Ask = Callable[["ModelRequest"], "Say | Use"]
+"""A step that depends on the request."""
 Step = Say | Use | Fail | Drop | Hang | Ask
 
 
 @dataclass(frozen=True)
-class Asked:
+class ModelRequest:
     """One request as the model's side sees it."""
 
     session: str
@@ -119,16 +119,16 @@ def _text_of(content: object) -> str:
 class ScriptedModel:
     """The server's state. `choose` gives a session its script, from the session's first request."""
 
-    choose: Callable[[Asked], Sequence[Step]]
+    choose: Callable[[ModelRequest], Sequence[Step]]
     url: str = ""
-    asked: list[Asked] = field(default_factory=list)
+    requests: list[ModelRequest] = field(default_factory=list)
     """Requests of main loops, in order."""
-    others: list[tuple[str, str]] = field(default_factory=list)
+    other_requests: list[tuple[str, str]] = field(default_factory=list)
     """Method and path of everything that was no such request."""
     keys: set[str] = field(default_factory=set)
     """Credentials that came along."""
     sent: dict[int, float] = field(default_factory=dict)
-    """id of a request in `asked` -> when its answer's last byte had been handed over."""
+    """id of a request in `requests` -> when its answer's last byte had been handed over."""
     _scripts: dict[str, Iterator[Step]] = field(default_factory=dict)
     _failing: dict[str, tuple[Fail, int]] = field(default_factory=dict)
 
@@ -136,15 +136,15 @@ class ScriptedModel:
         headers = {name.lower(): value for name, value in request.headers.items()}
         self.keys.add(headers.get("x-api-key") or headers.get("authorization", ""))
         if request.method != "POST" or request.path != "/v1/messages":
-            self.others.append((request.method, request.path))
+            self.other_requests.append((request.method, request.path))
             return web.json_response({"input_tokens": 10} if "count_tokens" in request.path else {})
         body = await request.json()
         session = headers.get("x-claude-code-session-id", "")
-        model_request = Asked(session, headers, body, time.monotonic())
+        model_request = ModelRequest(session, headers, body, time.monotonic())
         if not body.get("tools"):  # a title, a summary: nothing a script is about
-            self.others.append(("POST", "aside"))
+            self.other_requests.append(("POST", "aside"))
             return await _send(request, body, Say("ok"))
-        self.asked.append(model_request)
+        self.requests.append(model_request)
         step = self._step(model_request)
         while isinstance(step, Hang):
             await asyncio.Event().wait()
@@ -159,7 +159,7 @@ class ScriptedModel:
         self.sent[id(model_request)] = time.monotonic()
         return response
 
-    def _step(self, model_request: Asked) -> Step:
+    def _step(self, model_request: ModelRequest) -> Step:
         fail, left = self._failing.get(model_request.session, (None, 0))
         if fail is not None and left > 0:
             self._failing[model_request.session] = (fail, left - 1)
@@ -249,7 +249,7 @@ async def _break_off(request: web.Request, body: dict[str, Any]) -> web.StreamRe
 
 
 @contextmanager
-def scripted(choose: Callable[[Asked], Sequence[Step]]) -> Iterator[ScriptedModel]:
+def scripted(choose: Callable[[ModelRequest], Sequence[Step]]) -> Iterator[ScriptedModel]:
     """Serve on a port of the loopback, in a thread, for as long as the block lasts."""
     model = ScriptedModel(choose)
     loop = asyncio.new_event_loop()

@@ -7,11 +7,11 @@ candidate is written in the candidate's files, as `stub: word` or `stub: word=va
     verdict=TIMEOUT a verdict other than PASSED
     die             kill itself with SIGKILL; die-once: only the first time (a mark in the cache remembers)
     hang            never answer
-    exit=3          complain on stderr and exit
+    exit=3          complain on stderr; exit with this code
     garbage         answer with a line that is not the protocol
     hold=FILE       answer when FILE exists
     takes=1.5       answer after so many seconds
-    binary=WORD     what it compiles to; a binary that the request knows is not measured
+    binary=WORD     what it compiles to; a binary that the request lists is not measured
 
 Directives of a problem (in its definition's description) work on its baseline. `two-clocks` there: it is measured by a
 sealed clock too, and eager is the fastest by that. `no-compile`: the baseline lacks `torch.compile`, as without a
@@ -176,7 +176,7 @@ class Stub:
             return
         failpoint("judge.request")
         if (protocol := request.get("protocol", 1)) != self.protocol:
-            sys.stderr.write(f"harness judge: the client speaks protocol {protocol}, not {self.protocol}\n  the fix\n")
+            sys.stderr.write(f"harness judge: the client uses protocol {protocol}, not {self.protocol}\n  the fix\n")
             sys.stderr.flush()
             os._exit(2)
         note(request)

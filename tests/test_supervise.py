@@ -148,9 +148,9 @@ def test_a_refused_credential_is_shown_at_once_and_ends_the_run(site: Site) -> N
         first_line = next(line for line in run.stdout if "refuses the credential (401)" in line)
         seen_at = time.monotonic()
         output = first_line + run.stdout.read()  # the first line may be that of the end
-        logging.getLogger(__name__).info("shown after %.2f s", seen_at - model.asked[0].at)
+        logging.getLogger(__name__).info("shown after %.2f s", seen_at - model.requests[0].at)
         assert run.wait(120) == 2
-        assert len(model.asked) == 1
+        assert len(model.requests) == 1
     assert "the worker-w01 cannot work" in output
     assert "export a valid key" in output
 

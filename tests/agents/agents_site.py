@@ -22,7 +22,7 @@ KEY = "sk-scripted-0123456789"
 
 
 def environment(model: ScriptedModel, key: str = KEY) -> dict[str, str]:
-    """What a process of the harness needs to reach the scripted model."""
+    """The environment variables with which a process of the harness reaches the scripted model."""
     return {"ANTHROPIC_BASE_URL": model.url, "ANTHROPIC_API_KEY": key, "ANTHROPIC_AUTH_TOKEN": ""}
 
 
@@ -45,7 +45,7 @@ def configure(site: Site, text: str) -> None:
     file.write_text(f"{file.read_text()}\n{text}\n")
 
 
-def says(site: Site, what: str, condition: Callable[[WorkerStatus], object], worker: str = "w01") -> None:
+def says(site: Site, event: str, condition: Callable[[WorkerStatus], object], worker: str = "w01") -> None:
     """Wait until a worker's status record meets a condition."""
 
     def meets() -> bool:
@@ -53,14 +53,14 @@ def says(site: Site, what: str, condition: Callable[[WorkerStatus], object], wor
         return status is not None and bool(condition(status))
 
     try:
-        wait_until(meets, what=f"{worker} {what}", deadline_s=240)
+        wait_until(meets, what=f"{worker} {event}", deadline_s=240)
     except TimeoutError as error:
         status = read_worker_status(site.workspace, worker)
         raise AssertionError(f"{error}; {status}\n{log(site, worker)[-6000:]}") from None
 
 
 def log(site: Site, worker: str = "w01") -> str:
-    """What a worker has logged so far; nothing before it has started."""
+    """The log of a worker so far; empty before it has started."""
     file = site.workspace.logs / f"worker-{worker}.log"
     return file.read_text() if file.exists() else ""
 
@@ -76,7 +76,7 @@ def verdicts(site: Site, problem: str = "t/one") -> list[str]:
 
 
 def processes_below(*pids: int) -> list[tuple[int, str]]:
-    """What some processes started, directly or not, in sandboxes too: pid and command line."""
+    """The descendants of some processes, in sandboxes too: pid and command line."""
     parents, commands = {}, {}
     for directory in Path("/proc").glob("[0-9]*"):
         try:
@@ -88,10 +88,10 @@ def processes_below(*pids: int) -> list[tuple[int, str]]:
             parents[int(directory.name)], commands[int(directory.name)] = int(stat[1]), command
     wanted = set(pids)
     while True:
-        more = {pid for pid, parent in parents.items() if parent in wanted} - wanted
-        if not more:
+        children = {pid for pid, parent in parents.items() if parent in wanted} - wanted
+        if not children:
             return [(pid, commands[pid]) for pid in wanted - set(pids) if pid in commands]
-        wanted |= more
+        wanted |= children
 
 
 def solution_path(problem: str) -> str:
@@ -136,6 +136,6 @@ def submitted_trees(site: Site, branch: str) -> list[str]:
 
 
 def accounts_usd(site: Site) -> list[float]:
-    """What each account in the committed ledger cost."""
+    """The cost of each account in the committed ledger."""
     documents = yaml.safe_load_all(git(site.root, "show", "main:ledger/accounts.yaml"))
-    return [float(each["usd"]) for each in documents if each and "usd" in each]
+    return [float(document["usd"]) for document in documents if document and "usd" in document]

@@ -30,7 +30,7 @@ tune: {WIDTH: [1, 2, 4, 8], UNROLL: [1, 2, 4]}
 
 
 class Bench:
-    """What is known of one problem, and the judge of it: `speedup(params)`, None when it does not pass."""
+    """The candidates of one problem, and its judge: `speedup(params)`, None when it does not pass."""
 
     def __init__(self, speedup: Callable[[Params], float | None]) -> None:
         self.speedup = speedup
@@ -116,8 +116,8 @@ def write_solution(directory: Path, text: str = SOLUTION) -> Path:
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
     """A workspace of two small problems, with the stub judge."""
-    with site_in(tmp_path) as made:
-        yield made
+    with site_in(tmp_path) as created_site:
+        yield created_site
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ from harness.model.config import Config
 from harness.model.judging import Cost, EnvironmentRecord, JudgeAnswer, Summary
 from harness.model.verdict import Verdict
 from tests.agents import agents_site as its
-from tests.scripted_model import Asked, Step, scripted
+from tests.scripted_model import ModelRequest, Step, scripted
 from tests.site import SOLUTION, Site
 
 YAML = "language: pytorch\nentry: fast.py::run\n"
@@ -37,8 +37,8 @@ def python(body: str) -> list[Step]:
 
 
 def test_the_best_becomes_the_baseline(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    def script(asked: Asked) -> list[Step]:
-        assert "Languages allowed: pytorch." in asked.text
+    def script(request: ModelRequest) -> list[Step]:
+        assert "Languages allowed: pytorch." in request.text
         return [
             its.write("t/one", "solution.yaml", SOLUTION),
             its.write("t/one", "kernel.cpp", 'extern "C" void increment() {}\n'),
@@ -63,7 +63,7 @@ def test_the_best_becomes_the_baseline(site: Site, monkeypatch: pytest.MonkeyPat
             stop=threading.Event(),
             on_event=lambda _: None,
         )
-        refused = model.asked[3].last_result
+        refused = model.requests[3].last_result
     assert "a baseline is written in pytorch" in refused
     assert (result.end.reason, result.speedup, result.submissions) == ("done", 2.0, 2)
     place = install_baseline(problem, result)

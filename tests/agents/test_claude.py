@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests.agents import agents_site as its
-from tests.scripted_model import Asked, Step, Use, scripted
+from tests.scripted_model import ModelRequest, Step, Use, scripted
 from tests.site import Site, git
 
 
 def test_a_session_edits_submits_and_reads_the_answer(site: Site) -> None:
-    def script(asked: Asked) -> list[Step]:
-        assert "t/one" in asked.text
+    def script(request: ModelRequest) -> list[Step]:
+        assert "t/one" in request.text
         return [
             *its.kernel("t/one", "stub: verdict=INCORRECT_NUMERICAL"),
             its.submit("first"),
@@ -29,7 +29,7 @@ def test_a_session_edits_submits_and_reads_the_answer(site: Site) -> None:
         site.start("worker", "w01", "--agent", "claude", extra=its.environment(model))
         its.says(site, "has finished", its.finished("t/one"))
     first, second = [
-        each for each in model.asked[-1].results if ("tried" not in each and "x over" in each) or "INCORRECT" in each
+        answer for answer in model.requests[-1].results if ("tried" not in answer and "x over" in answer) or "INCORRECT" in answer
     ]
     assert first.startswith("INCORRECT_NUMERICAL")
     assert second.startswith("PASSED 1.5")
@@ -48,8 +48,8 @@ def test_a_session_edits_submits_and_reads_the_answer(site: Site) -> None:
 
 
 def test_a_worker_that_is_moved_leaves_at_a_turns_end_with_its_work_saved(site: Site) -> None:
-    def script(asked: Asked) -> list[Step]:
-        if "problem t/two," in asked.text:
+    def script(request: ModelRequest) -> list[Step]:
+        if "problem t/two," in request.text:
             return [*its.kernel("t/two", "stub: speedup=1.3"), its.submit("on the second")]
         return [*its.kernel("t/one", "half done"), *[its.bash(f"sleep 0.2; echo {n}") for n in range(300)]]
 
@@ -60,7 +60,7 @@ def test_a_worker_that_is_moved_leaves_at_a_turns_end_with_its_work_saved(site: 
         its.says(site, "is in Bash", lambda status: "Bash" in status.last_message)
         its.assign(site, its.row("t/two"))
         its.says(site, "has finished the second", its.finished("t/two"))
-        sessions = list(dict.fromkeys(asked.session for asked in model.asked))
+        sessions = list(dict.fromkeys(request.session for request in model.requests))
     assert len(sessions) == 2
     assert "half done" in git(site.root, "show", "agents/main/w01/t/one:problems/t/one/solutions/cpu/kernel.cpp")
     assert "leaves t/one: interrupted" in its.log(site)
@@ -89,7 +89,7 @@ def test_a_hook_that_raises_blocks_the_tool(site: Site, tmp_path: Path) -> None:
     with scripted(lambda _: [its.write("t/one", "kernel.cpp", "x"), *steps, its.submit()]) as model:
         site.start_program([sys.executable, str(program)], extra=its.environment(model))
         its.says(site, "has finished", its.finished("t/one"))
-        results = model.asked[-1].results
+        results = model.requests[-1].results
     assert not any("listed" in result for result in results)
     assert not (site.workspace.worktree("w01", "t/one") / "problems/t/one/solutions/cpu/kernel.cpp").exists()
     assert site.entries("t/one") == []
@@ -102,7 +102,7 @@ def test_the_gateways_port_is_the_only_way_out(site: Site) -> None:
     with scripted(lambda _: [its.bash("ls /sys/class/net 2>&1; cat /proc/net/dev"), its.bash(ask)]) as model:
         site.start("worker", "w01", "--agent", "claude", extra=its.environment(model))
         its.says(site, "has finished", its.finished("t/one"))
-        networks, reached = model.asked[-1].results[:2]
+        networks, reached = model.requests[-1].results[:2]
     assert "lo:" in networks
     assert "eth" not in networks
     assert reached == "200"

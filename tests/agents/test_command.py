@@ -30,7 +30,7 @@ grep -q "COMPILE_ERROR" /tmp/checked; grep -q "warning: kernel.cpp:1: warning: o
 if harness submit -m "a first try"; then exit 9; fi
 sed -i "s/verdict=COMPILE_ERROR/speedup=1.75/" kernel.cpp
 harness check --show assembly --function run | grep "^PASSED without timing: correct on 2 workloads"
-harness submit -m "mended" | grep "PASSED 1.75"
+harness submit -m "corrected" | grep "PASSED 1.75"
 harness history | grep COMPILE_ERROR
 harness note "WIDTH 2 is good"
 harness profile && exit 8
@@ -41,8 +41,8 @@ exit 0
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
-    with site_in(tmp_path, tunable=True) as made:
-        yield made
+    with site_in(tmp_path, tunable=True) as created_site:
+        yield created_site
 
 
 def configure(site: Site, script: str) -> None:
@@ -77,7 +77,7 @@ def test_a_command_that_fails_is_said_with_its_last_words(site: Site) -> None:
     its.assign(site, its.row("t/one"))
     site.start("worker", "w01")
     its.says(site, "has finished", its.finished("t/one"))
-    its.says(site, "says why", lambda status: "exit code 3: no licence here" in status.last_message)
+    its.says(site, "reports the reason", lambda status: "exit code 3: no licence here" in status.last_message)
 
 
 def test_a_command_that_goes_on_is_ended_when_it_is_moved(site: Site) -> None:
@@ -91,7 +91,7 @@ def test_a_command_that_goes_on_is_ended_when_it_is_moved(site: Site) -> None:
 
 def test_a_language_that_the_run_does_not_allow_is_refused_at_submit(site: Site) -> None:
     its.configure(site, "languages: [cuda]")
-    configure(site, "harness submit -m x | tee /tmp/said; grep -q 'this run allows cuda' /tmp/said")
+    configure(site, "harness submit -m x | tee /tmp/output; grep -q 'this run allows cuda' /tmp/output")
     its.assign(site, its.row("t/one"))
     site.start("worker", "w01")
     its.says(site, "has finished", its.finished("t/one"))

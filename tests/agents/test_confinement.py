@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.agents import agents_site as its
-from tests.scripted_model import Asked, Say, Step, Use, scripted
+from tests.scripted_model import ModelRequest, Say, Step, Use, scripted
 from tests.site import Site, git
 
 SOLUTION = its.solution_path("t/one")
@@ -145,13 +145,13 @@ def port() -> Iterator[int]:
 def test_no_escape_succeeds(site: Site, port: int) -> None:
     site.scratch.mkdir(exist_ok=True)
     (site.scratch / "victim").write_text(SECRET)
-    other = site.workspace.worktree("w02", "t/one")
-    other.mkdir(parents=True)
-    (other / "secret.txt").write_text(SECRET)
+    other_worktree = site.workspace.worktree("w02", "t/one")
+    other_worktree.mkdir(parents=True)
+    (other_worktree / "secret.txt").write_text(SECRET)
     tried = attempts(site, port)
     assert len(tried) >= 25
     proof = its.bash(f"echo proof-of-$((40 + 2)) | tee {SOLUTION}/proof.txt")
-    script: list[Step] = [*(each.step for each in tried), proof, Say("Done."), Say("Done."), Say("Done.")]
+    script: list[Step] = [*(attempt.step for attempt in tried), proof, Say("Done."), Say("Done."), Say("Done.")]
     its.configure(site, "agent: {per_session: {repeats: 100}}")
     its.assign(site, its.row("t/one"))
     before = git(site.root, "status", "--porcelain"), git(site.root, "rev-parse", "main")
@@ -160,13 +160,13 @@ def test_no_escape_succeeds(site: Site, port: int) -> None:
         its.says(site, "has finished", its.finished("t/one"))
         worker.terminate()
         worker.communicate(timeout=120)
-        results = model.asked[len(tried) + 1].results
-    answers = dict(zip([each.name for each in tried], results, strict=False))
+        results = model.requests[len(tried) + 1].results
+    answers = dict(zip([attempt.name for attempt in tried], results, strict=False))
     assert len(answers) == len(tried)
     succeeded = {
-        name: said
-        for name, said in answers.items()
-        if OUT in _said(said) or SECRET in said or its.KEY[:9] in _said(said)
+        name: answer
+        for name, answer in answers.items()
+        if OUT in _without_commands(answer) or SECRET in answer or its.KEY[:9] in _without_commands(answer)
     }
     assert succeeded == {}
     assert "proof-of-42" in results[len(tried)], "the tools do work where they may"
@@ -176,7 +176,7 @@ def test_no_escape_succeeds(site: Site, port: int) -> None:
     assert left == [], "what an agent links never reaches the worktree"
 
 
-def _said(answer: str) -> str:
+def _without_commands(answer: str) -> str:
     """An answer without what only repeats the command."""
     return "\n".join(line for line in answer.splitlines() if "esc''aped" not in line and "<tool_use_error>" not in line)
 
@@ -185,16 +185,16 @@ def _said(answer: str) -> str:
 def test_an_agent_sees_its_task_and_little_else(site: Site) -> None:
     commands = ["ls -A / /task /task/problems/t/one /run/harness; pwd; hostname; id -u; ls /proc | grep -c '^[0-9]'"]
 
-    def script(_: Asked) -> list[Step]:
-        return [its.bash(each) for each in commands]
+    def script(_: ModelRequest) -> list[Step]:
+        return [its.bash(command) for command in commands]
 
     its.assign(site, its.row("t/one"))
     with scripted(script) as model:
         site.start("worker", "w01", "--agent", "claude", extra=its.environment(model))
         its.says(site, "has finished", its.finished("t/one"))
-        said = model.asked[1].last_result
-    assert "COORDINATION.md" in said
-    assert "definition.json" in said
-    assert "agent" in said
-    assert ".git" not in said.split()
-    assert "workspaces" not in said
+        listing = model.requests[1].last_result
+    assert "COORDINATION.md" in listing
+    assert "definition.json" in listing
+    assert "agent" in listing
+    assert ".git" not in listing.split()
+    assert "workspaces" not in listing

@@ -17,7 +17,7 @@ import pytest
 
 from harness.model.assignment import Assignment
 from tests.agents import agents_site as its
-from tests.scripted_model import Asked, Say, ScriptedModel, Step, scripted
+from tests.scripted_model import ModelRequest, Say, ScriptedModel, Step, scripted
 from tests.site import Site, git
 from tests.terminal import on_terminal
 from tests.waiting import wait_until
@@ -27,9 +27,9 @@ pytestmark = pytest.mark.slow
 START = ("start", "--detach", "--agent", "claude", "--workers", "1", "--device", "cpu", "--max-usd", "50")
 
 
-def script(asked: Asked) -> list[Step]:
+def script(request: ModelRequest) -> list[Step]:
     """On t/one: a wrong kernel, a good one, then at work until it is moved. On t/two: two good ones."""
-    if "problem t/two," in asked.text:
+    if "problem t/two," in request.text:
         return [
             *its.kernel("t/two", "stub: speedup=1.2"),
             its.submit("vectorise the loop"),
@@ -50,9 +50,9 @@ def start(site: Site, model: ScriptedModel) -> int:
     """Start a detached run; its pid."""
     started = site.run(*START, extra=its.environment(model))
     assert started.returncode == 0, started.stdout
-    found = re.search(r"the run is up: process (\d+)", started.stdout)
-    assert found, started.stdout
-    return int(found[1])
+    match = re.search(r"the run is up: process (\d+)", started.stdout)
+    assert match, started.stdout
+    return int(match[1])
 
 
 def attach(site: Site) -> subprocess.Popen[str]:
@@ -64,7 +64,7 @@ def attach(site: Site) -> subprocess.Popen[str]:
 
 
 def edit_the_table(site: Site, row: str) -> None:
-    """What a person does with an editor and git, again where the harness was quicker."""
+    """Edit and commit the table as a person does, again if the harness committed first."""
     file = site.root / "COORDINATION.md"
 
     def committed() -> bool:
@@ -86,9 +86,9 @@ def report_data(site: Site) -> dict[str, Any]:
     ran = site.call("report", "-o", "report.html")
     assert ran.returncode == 0, ran.stdout
     page = (site.root / "report.html").read_text()
-    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
-    assert found
-    data: dict[str, Any] = json.loads(found[1])
+    match = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    assert match
+    data: dict[str, Any] = json.loads(match[1])
     return data
 
 
@@ -170,6 +170,6 @@ def the_report_has_it_all(site: Site) -> None:
     data = report_data(site)
     assert (data["headline"]["problems"], data["headline"]["confirmed"]) == (2, 2)
     assert data["headline"]["usd"] > 0
-    two = next(one for one in data["problems"] if one["key"] == "t/two")
+    two = next(problem for problem in data["problems"] if problem["key"] == "t/two")
     assert [step["subject"] for step in two["steps"]] == ["vectorise the loop", "and unroll it"]
     assert "+// stub: speedup=1.6" in two["steps"][1]["diff"].splitlines()

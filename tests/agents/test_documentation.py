@@ -41,7 +41,7 @@ ONE_ARCHITECTURE = {
         "34_memory_hints.md",
     },
 }
-CUDA = [(name, architecture) for name, those in ARCHITECTURES.items() for architecture in those]
+CUDA = [(name, architecture) for name, architectures in ARCHITECTURES.items() for architecture in architectures]
 BLOCK = re.compile(r"^```cuda ([\w ]+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 HEADERS = "".join(f"#include <cuda_{name}.h>\n" for name in ("bf16", "fp16", "fp8", "fp4"))
 QUERIES = yaml.safe_load(Path(__file__).with_name("documentation_queries.yaml").read_text())
@@ -103,15 +103,15 @@ def test_a_cuda_example_compiles_without_spills(name: str, architecture: str, tm
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(name for name, those in ARCHITECTURES.items() if len(those) == 1))
+@pytest.mark.parametrize("name", sorted(name for name, architectures in ARCHITECTURES.items() if len(architectures) == 1))
 def test_a_sample_of_one_architecture_says_so_and_the_other_refuses_it(name: str, tmp_path: Path) -> None:
     (own,) = ARCHITECTURES[name]
     spec = load_solution(PACK / "examples" / name).spec
     assert (spec.notes or "").startswith(f"{own} only;")
-    other = "sm_100a" if own == "sm_90a" else "sm_90a"
+    other_architecture = "sm_100a" if own == "sm_90a" else "sm_90a"
     kernels = sorted({str(launch["kernel"]) for launch in spec.launch})
     macros = defines(load_problem(of_problem(name)), spec.params)
-    assert compile_cuda(PACK / "examples" / name / spec.file, tmp_path, other, kernels, macros) == 1
+    assert compile_cuda(PACK / "examples" / name / spec.file, tmp_path, other_architecture, kernels, macros) == 1
     instruction = "wgmma" if own == "sm_90a" else "tcgen05"
     assert instruction in (tmp_path / "compile.log").read_text()
 

@@ -1,4 +1,4 @@
-"""What goes wrong on the model API or with the agent, each with the real CLI: nothing is lost, nothing runs wild."""
+"""Failures of the model API and of the agent, each with the real CLI: no work is lost, and no session runs on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from harness.agents.model_access import api_backoff
 from harness.ledger.accounts import total, unrecorded_accounts
 from tests.agents import agents_site as its
-from tests.scripted_model import Asked, Drop, Fail, Hang, Say, ScriptedModel, Step, Use, scripted
+from tests.scripted_model import ModelRequest, Drop, Fail, Hang, Say, ScriptedModel, Step, Use, scripted
 from tests.site import Site
 from tests.waiting import wait_until
 
@@ -25,7 +25,7 @@ QUICK = "agent: {gateway: {first_s: 0.2, longest_s: 1.0, hold_s: 3.0, idle_s: 2.
 
 @contextmanager
 def at_work(
-    site: Site, script: Callable[[Asked], Sequence[Step]], settings: str = QUICK, *, daemon: bool = True
+    site: Site, script: Callable[[ModelRequest], Sequence[Step]], settings: str = QUICK, *, daemon: bool = True
 ) -> Iterator[tuple[ScriptedModel, subprocess.Popen[str]]]:
     """One Claude worker on t/one, with a script."""
     its.configure(site, settings)
@@ -49,8 +49,8 @@ def good(*before: Step) -> list[Step]:
 def test_a_short_rate_limit_is_waited_out_unseen(site: Site) -> None:
     with at_work(site, lambda _: good(Fail(429, retry_after="1", times=2))) as (model, _):
         done(site)
-        assert len({asked.session for asked in model.asked}) == 1
-        assert model.asked[2].at - model.asked[0].at >= 2.0, "as long as the model API asked for"
+        assert len({request.session for request in model.requests}) == 1
+        assert model.requests[2].at - model.requests[0].at >= 2.0, "as long as the model API asked for"
     assert its.verdicts(site) == ["PASSED"]
     assert "all workers wait 1 s" in its.log(site)
     assert "api_retry" not in its.log(site)
@@ -62,7 +62,7 @@ def test_a_long_rate_limit_pauses_the_session_which_goes_on_by_its_id(site: Site
         its.says(site, "waits", lambda status: status.state == "waiting for the model")
         assert 3.0 < api_backoff.read_backoff(site.workspace).wait_s() <= 6.0
         done(site)
-        assert len({asked.session for asked in model.asked}) == 1, "resumed, not begun again"
+        assert len({request.session for request in model.requests}) == 1, "resumed, not begun again"
     assert its.verdicts(site) == ["PASSED"]
 
 
@@ -71,7 +71,7 @@ def test_an_overload_backs_off_and_an_exhausted_one_pauses(site: Site) -> None:
     with at_work(site, lambda _: good(Fail(529, times=8))) as (model, _):
         its.says(site, "waits", lambda status: status.state == "waiting for the model")
         done(site)
-        waits = [b.at - a.at for a, b in zip(model.asked[:8], model.asked[1:9], strict=True)]
+        waits = [b.at - a.at for a, b in zip(model.requests[:8], model.requests[1:9], strict=True)]
     assert waits[0] < waits[1] < waits[2], "each wait is longer than the one before"
     assert its.verdicts(site) == ["PASSED"]
     assert api_backoff.read_backoff(site.workspace).failures == 0
@@ -84,7 +84,7 @@ def test_a_refused_credential_stops_the_worker_with_a_sentence(site: Site) -> No
         assert worker.returncode == 2, output
         assert "refuses the credential (401)" in output
         assert "export a valid key" in output
-        assert len(model.asked) == 1, "asked once, not again and again"
+        assert len(model.requests) == 1, "one request, not many"
     assert api_backoff.read_backoff(site.workspace).stopped
 
 
@@ -92,7 +92,7 @@ def test_a_refused_credential_stops_the_worker_with_a_sentence(site: Site) -> No
 def test_a_dropped_stream_is_asked_for_again_and_both_are_paid_for(site: Site) -> None:
     with at_work(site, lambda _: good(Drop())) as (model, _):
         done(site)
-        answers = len(model.asked)
+        answers = len(model.requests)
     assert its.verdicts(site) == ["PASSED"]
     assert total(unrecorded_accounts(site.workspace)).turns == answers
 
@@ -123,7 +123,7 @@ def test_an_outage_pauses_and_does_not_fail(site: Site) -> None:
 
 @pytest.mark.slow
 def test_malformed_tool_input_is_answered_and_the_session_goes_on(site: Site) -> None:
-    def script(_: Asked) -> list[Step]:
+    def script(_: ModelRequest) -> list[Step]:
         wrong = Use("mcp__harness__submit", raw='{"message": "cut')
         return good(wrong, Use("mcp__harness__submit", {"message": 3}), Use("mcp__harness__nothing", {}))
 
@@ -146,16 +146,16 @@ def cli_of(site: Site) -> int:
 
 @pytest.mark.slow
 def test_a_killed_cli_is_resumed_with_its_work_and_its_money(site: Site) -> None:
-    def script(_: Asked) -> list[Step]:
+    def script(_: ModelRequest) -> list[Step]:
         return [*its.kernel("t/one", "stub: speedup=1.5"), its.bash(NAP), its.submit()]
 
     with at_work(site, script) as (model, _):
-        wait_until(lambda: len(model.asked) == 3, what="the third turn")
+        wait_until(lambda: len(model.requests) == 3, what="the third turn")
         its.says(site, "is in Bash", lambda status: "time.sleep" in status.last_message)
         os.kill(cli_of(site), signal.SIGKILL)
         done(site)
-        assert len({asked.session for asked in model.asked}) == 1
-        answers = len(model.asked)
+        assert len({request.session for request in model.requests}) == 1
+        answers = len(model.requests)
     assert its.verdicts(site) == ["PASSED"]
     parts = unrecorded_accounts(site.workspace)
     assert len(parts) == 2
@@ -164,7 +164,7 @@ def test_a_killed_cli_is_resumed_with_its_work_and_its_money(site: Site) -> None
 
 @pytest.mark.slow
 def test_a_killed_harness_leaves_no_process_and_goes_on_where_it_was(site: Site) -> None:
-    def script(_: Asked) -> list[Step]:
+    def script(_: ModelRequest) -> list[Step]:
         return [*its.kernel("t/one", "stub: speedup=1.5"), its.bash(f"{NAP} & {NAP}"), its.submit()]
 
     with at_work(site, script) as (model, worker):
@@ -180,7 +180,7 @@ def test_a_killed_harness_leaves_no_process_and_goes_on_where_it_was(site: Site)
         assert total(unrecorded_accounts(site.workspace)).usd == spent.usd > 0
         site.start("worker", "w01", "--agent", "claude", extra=its.environment(model))
         done(site)
-        assert len({asked.session for asked in model.asked}) == 1
+        assert len({request.session for request in model.requests}) == 1
     assert its.verdicts(site) == ["PASSED"]
 
 
@@ -192,7 +192,7 @@ def _alive(pid: int) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("settings", "script", "why"),
+    ("settings", "script", "reason"),
     [
         ("{turns: 3, repeats: 50}", [its.bash(f"echo {n}") for n in range(20)], "3 turns"),
         pytest.param(
@@ -218,18 +218,18 @@ def _alive(pid: int) -> bool:
     ],
     ids=["turns", "usd", "tokens", "repeats", "duplicates", "silence"],
 )
-def test_a_governor_ends_the_session(site: Site, settings: str, script: list[Step], why: str) -> None:
+def test_a_governor_ends_the_session(site: Site, settings: str, script: list[Step], reason: str) -> None:
     with at_work(site, lambda _: script, f"agent: {{model: claude-opus-4-5, per_session: {settings}}}") as (model, _):
         done(site)
-        assert len(model.asked) < 12
-    assert why in its.log(site)
+        assert len(model.requests) < 12
+    assert reason in its.log(site)
 
 
 @pytest.mark.slow
 def test_a_worker_that_never_submits_is_taken_at_its_word(site: Site) -> None:
     with at_work(site, lambda _: [Say("I am thinking.")] * 9, daemon=False) as (model, _):
         done(site)
-        assert len(model.asked) == 2
+        assert len(model.requests) == 2
     assert "the agent is done, after 0 submissions" in its.log(site)
     assert its.verdicts(site) == []
 
@@ -239,7 +239,7 @@ def test_a_flood_of_output_is_cut_and_survived(site: Site) -> None:
     flood = its.bash("yes flood | head -c 300000000")
     with at_work(site, lambda _: good(flood, Say("x" * 3_000_000))) as (model, _):
         done(site)
-        assert max(len(result) for result in model.asked[-1].results) < 100_000
+        assert max(len(result) for result in model.requests[-1].results) < 100_000
     assert its.log(site).count("\n") < 500
 
 
@@ -251,5 +251,5 @@ def test_a_limit_below_one_request_is_an_error_that_names_both(site: Site) -> No
     assert run.returncode == 2, run.stdout
     assert "no request to the model was made, so nothing was evaluated: 0.50 of the 0.5 USD" in run.stdout
     assert "agent.max_answer_tokens" in run.stdout, "the fix"
-    assert model.asked == []
+    assert model.requests == []
     assert total(unrecorded_accounts(site.workspace)).usd == 0

@@ -37,8 +37,8 @@ def workspace(tmp_path: Path) -> Workspace:
 
 @pytest.fixture
 def model() -> Iterator[ScriptedModel]:
-    with scripted(lambda _: [Say(input_tokens=1000, output_tokens=200)] * 9) as made:
-        yield made
+    with scripted(lambda _: [Say(input_tokens=1000, output_tokens=200)] * 9) as scripted_model:
+        yield scripted_model
 
 
 def meter_of(workspace: Workspace) -> Meter:
@@ -93,14 +93,14 @@ def test_an_answer_passes_and_is_counted(workspace: Workspace, model: ScriptedMo
 def test_nothing_but_the_messages_api_passes(workspace: Workspace, model: ScriptedModel, path: str) -> None:
     status, _ = ask(workspace, model, path=path)
     assert status == 404
-    assert (model.asked, model.others) == ([], [])
+    assert (model.requests, model.other_requests) == ([], [])
 
 
 def test_a_session_past_its_budget_is_refused(workspace: Workspace, model: ScriptedModel) -> None:
     status, text = ask(workspace, model, over="5 USD for a session are used up")
     assert status == 400
     assert "5 USD" in text
-    assert model.asked == []
+    assert model.requests == []
 
 
 def test_everybody_waits_when_one_meets_the_limit(workspace: Workspace) -> None:
@@ -114,7 +114,7 @@ def test_everybody_waits_when_one_meets_the_limit(workspace: Workspace) -> None:
 def test_a_fleet_that_was_stopped_asks_nothing(workspace: Workspace, model: ScriptedModel) -> None:
     api_backoff.stop_requests(workspace, "the key is bad")
     assert ask(workspace, model)[0] == 401
-    assert model.asked == []
+    assert model.requests == []
     api_backoff.allow_requests(workspace)
     assert ask(workspace, model)[0] == 200
 
@@ -145,7 +145,7 @@ def test_no_credential_is_said() -> None:
 def test_usage_is_read_however_the_stream_is_cut() -> None:
     start = {"type": "message_start", "message": {"model": "m", "usage": {"input_tokens": 7, "output_tokens": 1}}}
     end = {"type": "message_delta", "delta": {}, "usage": {"output_tokens": 9, "cache_read_input_tokens": 3}}
-    raw = "".join(f"event: {each['type']}\ndata: {json.dumps(each)}\n\n" for each in (start, end)).encode()
+    raw = "".join(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in (start, end)).encode()
     for size in (1, 7, 64, len(raw)):
         used = AnswerUsage(streamed=True)
         for at in range(0, len(raw), size):

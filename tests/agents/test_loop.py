@@ -17,10 +17,10 @@ def test_a_process_whose_pipes_outlive_it_is_closed_with_the_loop(monkeypatch: p
 
     async def talk() -> int:
         pipe = asyncio.subprocess.PIPE
-        held = await asyncio.create_subprocess_exec("sh", "-c", "sleep 20 & exit 3", stdout=pipe, stderr=pipe)
-        while held.returncode is None:  # noqa: ASYNC110 - `wait` waits for the pipes
+        process = await asyncio.create_subprocess_exec("sh", "-c", "sleep 20 & exit 3", stdout=pipe, stderr=pipe)
+        while process.returncode is None:  # noqa: ASYNC110 - `wait` waits for the pipes
             await asyncio.sleep(0)
-        return held.returncode
+        return process.returncode
 
     complaints: list[Any] = []
     monkeypatch.setattr(sys, "unraisablehook", complaints.append)

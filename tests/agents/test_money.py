@@ -29,7 +29,7 @@ from harness.ledger.reservations import changing_reservations, new_reservation
 from harness.model.config import Config, GatewayConfig, Price
 from harness.workspace.directories import Workspace
 from tests.agents import agents_site as its
-from tests.scripted_model import Asked, Say, ScriptedModel, Step, scripted
+from tests.scripted_model import ModelRequest, Say, ScriptedModel, Step, scripted
 from tests.site import KERNEL, Site
 from tests.waiting import wait_until
 
@@ -108,7 +108,7 @@ def limited(usd: float) -> Config:
 
 def reserved_usd(workspace: Workspace) -> float:
     with changing_reservations(workspace) as reservations:
-        return sum(each.usd for each in reservations)
+        return sum(reservation.usd for reservation in reservations)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_a_run_ends_within_its_limit_however_many_workers_ask_at_once(site: Site
     assert {status for status, _ in ends} == {400}
     assert all("of the 3 USD for the run main are left" in text for _, text in ends), ends
     spent = total(unrecorded_accounts(site.workspace))
-    assert spent.turns == len(model.asked), "every answer is in an account"
+    assert spent.turns == len(model.requests), "every answer is in an account"
     assert 2.75 < spent.usd <= 3.0
     assert reserved_usd(site.workspace) == 0
 
@@ -137,7 +137,7 @@ def test_a_request_waits_for_the_room_that_another_one_leaves(site: Site) -> Non
     """Two requests of up to 0.20 USD do not fit into 0.30 at once; the first answer costs 0.05."""
     may_answer = threading.Event()
 
-    def cheap(_: Asked) -> Say:
+    def cheap(_: ModelRequest) -> Say:
         assert may_answer.wait(60)
         return Say(input_tokens=0, output_tokens=2000)
 
@@ -149,9 +149,9 @@ def test_a_request_waits_for_the_room_that_another_one_leaves(site: Site) -> Non
         ExitStack() as stack,
     ):
         stack.callback(may_answer.set)  # also when an assertion fails
-        one: Future[tuple[int, str]] = threads.submit(first.ask)
-        wait_until(lambda: model.asked, what="the first request at the model")
-        other: Future[tuple[int, str]] = threads.submit(second.ask)
+        first_answer: Future[tuple[int, str]] = threads.submit(first.ask)
+        wait_until(lambda: model.requests, what="the first request at the model")
+        second_answer: Future[tuple[int, str]] = threads.submit(second.ask)
         reserve, looks = second.budget.reserve, 0
 
         def looking(body: bytes) -> object:
@@ -161,10 +161,10 @@ def test_a_request_waits_for_the_room_that_another_one_leaves(site: Site) -> Non
 
         second.budget.reserve = looking  # type: ignore[method-assign, assignment]
         wait_until(lambda: looks >= 2, what="two looks for room")
-        assert len(model.asked) == 1, "the other waits in its gateway"
-        assert not other.done()
+        assert len(model.requests) == 1, "the other waits in its gateway"
+        assert not second_answer.done()
         may_answer.set()
-        assert (one.result(60)[0], other.result(60)[0]) == (200, 200)
+        assert (first_answer.result(60)[0], second_answer.result(60)[0]) == (200, 200)
     assert reserved_usd(site.workspace) == 0
     assert total(unrecorded_accounts(site.workspace)).usd == pytest.approx(0.10)
 
@@ -172,13 +172,13 @@ def test_a_request_waits_for_the_room_that_another_one_leaves(site: Site) -> Non
 def test_reservations_of_a_dead_process_are_released(site: Site) -> None:
     dead = subprocess.Popen(["true"])
     dead.wait(60)
-    mine = new_reservation(run="main", worker="w01", account="a", usd=1.0)
+    live = new_reservation(run="main", worker="w01", account="a", usd=1.0)
     with changing_reservations(site.workspace) as reservations:
-        reservations += [mine, mine.model_copy(update={"id": "dead", "pid": dead.pid})]
+        reservations += [live, live.model_copy(update={"id": "dead", "pid": dead.pid})]
     with changing_reservations(site.workspace) as reservations:
-        assert [each.id for each in reservations] == [mine.id]
+        assert [reservation.id for reservation in reservations] == [live.id]
     (site.workspace.state / "reservations.json").write_text("{")
-    assert reserved_usd(site.workspace) == 0, "a broken file blocks nobody"
+    assert reserved_usd(site.workspace) == 0, "a broken file blocks no request"
 
 
 def test_what_closed_sessions_spent_counts_before_the_ledger_is_read_again(site: Site) -> None:
@@ -214,13 +214,13 @@ def test_a_requests_bound_follows_from_its_bytes_its_max_tokens_and_earlier_answ
         bounds.bound(b"[]")
 
 
-def script(asked: Asked) -> list[Step]:
+def script(request: ModelRequest) -> list[Step]:
     """Kernels, each another one, submitted one after the other for as long as there is money: 0.20 USD a submission."""
-    problem = "t/one" if "Assignment: problem t/one," in asked.text else "t/two"
+    problem = "t/one" if "Assignment: problem t/one," in request.text else "t/two"
     specification, *_ = its.kernel(problem, "")
     steps = [specification]
     for number in range(100):
-        kernel = its.write(problem, "kernel.cpp", f"{KERNEL}// {asked.session} {number} stub: speedup=1.5\n")
+        kernel = its.write(problem, "kernel.cpp", f"{KERNEL}// {request.session} {number} stub: speedup=1.5\n")
         steps += [kernel, replace(its.submit(), input_tokens=0, output_tokens=8000, takes_s=3.0)]
     return steps
 
@@ -232,7 +232,7 @@ def test_harness_start_stays_within_its_limit_and_judges_what_was_paid_for(site:
     options = ("start", "--device", "cpu", "--workers", str(workers), "--max-usd", "3")
     with scripted(script) as model:
         run = site.run(*options, extra=its.environment(model), deadline_s=480)
-        answers = len(model.asked)
+        answers = len(model.requests)
     assert run.returncode == 0, run.stdout
     assert "of the 3 USD for the run main are left" in run.stdout
     assert "next: `harness review`" in run.stdout

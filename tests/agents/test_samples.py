@@ -103,9 +103,9 @@ def sample_file(kind: str, name: str, header: str, tmp_path: Path) -> Path:
 def compiled_cute(name: str, architecture: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
     file = sample_file("cute", name, CUTE_HEADER, tmp_path)
     function = "launch" if file.parent.parent.name == "examples" else f"launch_{name}"
-    tensors, others = (json.dumps(part) for part in CUTE_SAMPLES[name])
+    tensors, scalars = (json.dumps(part) for part in CUTE_SAMPLES[name])
     environment = {"CUTE_DSL_ARCH": architecture, "CUTE_DSL_CACHE_DIR": str(tmp_path)}
-    return output_of(CUTE_DSL, str(file), function, tensors, others, **environment)
+    return output_of(CUTE_DSL, str(file), function, tensors, scalars, **environment)
 
 
 def test_every_python_sample_of_the_pack_is_one_of_these() -> None:

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from tests.agents import agents_site as its
-from tests.scripted_model import Asked, Say, Step, Use, scripted
+from tests.scripted_model import ModelRequest, Say, Step, Use, scripted
 from tests.site import Site, git, site_in
 from tests.waiting import wait_until
 
@@ -41,17 +41,17 @@ def solution(problem: str, change: tuple[str, str] | None = None) -> list[Step]:
     return [its.write(problem, name, text.replace(*change) if change else text) for name, text in texts.items()]
 
 
-def worker(asked: Asked) -> list[Step]:
-    problem = re.search(r"Assignment: problem (\S+),", asked.text)
+def worker(request: ModelRequest) -> list[Step]:
+    problem = re.search(r"Assignment: problem (\S+),", request.text)
     assert problem
     key = problem[1]
-    name = re.search(r"You are worker (w\d+)", asked.text)
+    name = re.search(r"You are worker (w\d+)", request.text)
     assert name
     if key == RMSNORM and name[1] == "w01":
         return [
             *solution(key, ("+ 1e-5f", "+ 0.5f")),
             its.submit("a first version"),
-            lambda asked: its.bash("echo " + ("wrong" if "INCORRECT_NUMERICAL" in asked.last_result else "other")),
+            lambda request: its.bash("echo " + ("wrong" if "INCORRECT_NUMERICAL" in request.last_result else "other")),
             *solution(key),
             its.submit("the right epsilon"),
             Use("mcp__harness__note", {"text": "epsilon is added inside the root"}),
@@ -62,25 +62,25 @@ def worker(asked: Asked) -> list[Step]:
     return [Use("mcp__harness__history"), Say("Nothing better comes to mind.")]
 
 
-def planner(asked: Asked) -> list[Step]:
+def planner(request: ModelRequest) -> list[Step]:
     rows = [("w01", RMSNORM), ("w02", ROPE)]
     reason = "one each to begin with"
-    if RMSNORM in _finished(asked)["w01"]:
+    if RMSNORM in _finished(request)["w01"]:
         rows, reason = [("w01", ROPE), ("w02", RMSNORM)], "rmsnorm is done for w01"
     table = [{"worker": name, "problem": key, "wanted": "go on", "reason": reason} for name, key in rows]
     return [Use("mcp__harness__propose", {"assignments": table}), Say("Done.")]
 
 
-def _finished(asked: Asked) -> dict[str, set[str]]:
+def _finished(request: ModelRequest) -> dict[str, set[str]]:
     """Worker -> what it has finished, from the situation that the planner is shown."""
-    content = asked.body["messages"][0]["content"]
+    content = request.body["messages"][0]["content"]
     text = content if isinstance(content, str) else "".join(block.get("text", "") for block in content)
     facts, _ = json.JSONDecoder().raw_decode(text[text.index('{\n "problems"') :])
-    return {each["worker"]: set(each["finished"]) for each in facts["workers"]}
+    return {row["worker"]: set(row["finished"]) for row in facts["workers"]}
 
 
-def script(asked: Asked) -> list[Step]:
-    return planner(asked) if "You plan the work" in asked.text else worker(asked)
+def script(request: ModelRequest) -> list[Step]:
+    return planner(request) if "You plan the work" in request.text else worker(request)
 
 
 def test_two_workers_and_a_planner_take_two_problems_to_passed(tmp_path: Path) -> None:
@@ -108,19 +108,21 @@ def test_two_workers_and_a_planner_take_two_problems_to_passed(tmp_path: Path) -
         tables = _tables(decisions)
         assert tables[0] == {"w01": RMSNORM, "w02": ROPE}
         assert any(table.get("w01") == ROPE for table in tables[1:]), tables
-        by_model = [each for each in decisions if "decision" in each and each["policy"].startswith("claude")]
+        by_model = [
+            decision for decision in decisions if "decision" in decision and decision["policy"].startswith("claude")
+        ]
         assert _tables(by_model)[0] == tables[0], "the policy may decide while everything ends"
         assert any(table.get("w01") == ROPE for table in _tables(by_model)), decisions
         assert "rmsnorm is done for w01" in git(site.root, "show", "main:COORDINATION.md")
         assert "epsilon is added inside the root" in git(site.root, "show", f"main:ledger/lessons/{RMSNORM}.yaml")
         accounts = list(yaml.safe_load_all(git(site.root, "show", "main:ledger/accounts.yaml")))
-        assert {each["worker"] for each in accounts if "worker" in each} == {"w01", "w02", "planner"}
+        assert {account["worker"] for account in accounts if "worker" in account} == {"w01", "w02", "planner"}
         assert model.keys == {its.KEY}
         assert site.strays() == {}
 
 
 def _has_happened(site: Site) -> bool:
-    """Whether both problems have a passed kernel, and the planner has moved w01 to the other problem and said so."""
+    """Return true once both problems have a passed kernel, and the table gives the reason for the move of w01."""
     if not all("PASSED" in its.verdicts(site, problem) for problem in (RMSNORM, ROPE)):
         return False
     text = git(site.root, "show", "main:COORDINATION.md")
@@ -132,9 +134,9 @@ def _has_happened(site: Site) -> bool:
 def _tables(decisions: list[Any]) -> list[dict[str, str]]:
     """Worker -> problem, of each decision."""
     return [
-        {row["worker"]: row["problem"] for row in each["decision"]["assignments"]}
-        for each in decisions
-        if "decision" in each
+        {row["worker"]: row["problem"] for row in decision["decision"]["assignments"]}
+        for decision in decisions
+        if "decision" in decision
     ]
 
 

@@ -1,4 +1,4 @@
-"""Command-line agents as they are: how each wants its prompt, what it needs of this machine, and what is kept of it."""
+"""Command-line agents as they are: the form of their prompts, the requirements on this machine, and the stored transcripts."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def session(site: Site, agent: AgentConfig, *, resume: str | None = None) -> Com
     requests, problem = directory / "requests", site.root / "problems/t/one"
     requests.mkdir(parents=True, exist_ok=True)
 
-    def submit(given: Mapping[str, object]) -> Answer:
-        return Answer(f"PASSED 1.5x: {given['message']}\nthe second line")
+    def submit(arguments: Mapping[str, object]) -> Answer:
+        return Answer(f"PASSED 1.5x: {arguments['message']}\nthe second line")
 
     view = confinement.View(
         problem="t/one",
@@ -169,7 +169,7 @@ def test_a_transcript_that_is_not_there_is_said_with_what_there_is(site: Site) -
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"binds": ("/nowhere/my-agent",)}, "agent.binds: no such file or directory: /nowhere/my-agent"),
+        ({"binds": ("/missing/my-agent",)}, "agent.binds: no such file or directory: /missing/my-agent"),
         ({"binds": ("relative",)}, "agent.binds: no such file or directory: relative"),
         ({"binds": ("/",)}, "agent.binds: / would show the agent the workspace"),
         (

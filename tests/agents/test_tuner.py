@@ -54,9 +54,9 @@ def test_what_is_known_is_not_tried_again_but_learned_from(tmp_path: Path) -> No
     assert end.reason == "exhausted"
     assert len(bench.tried) == 12
     assert len({tuple(params.items()) for _, params in bench.tried}) == 12
-    again = end_of(TunerSession(bench.brief(write_solution(tmp_path / "c"), "w03", seed=3)))
-    assert again.reason == "exhausted"
-    assert "best speed-up 1.650" in again.text, "found by others"
+    last_end = end_of(TunerSession(bench.brief(write_solution(tmp_path / "c"), "w03", seed=3)))
+    assert last_end.reason == "exhausted"
+    assert "best speed-up 1.650" in last_end.text, "found by others"
     assert len(bench.tried) == 12
 
 

@@ -1,4 +1,4 @@
-"""A worker as a process of its own, with a daemon and a stub judge: it does what its row says."""
+"""A worker as a process of its own, with a daemon and a stub judge: it works on the problem of its row."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from tests.waiting import wait_until
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
-    with site_in(tmp_path, tunable=True) as made:
-        yield made
+    with site_in(tmp_path, tunable=True) as created_site:
+        yield created_site
 
 
 def row(problem: str, worker: str = "w01") -> Assignment:
@@ -58,8 +58,8 @@ def test_a_worker_searches_its_problem_then_waits_and_moves_when_told(site: Site
     with at_work(site, "w01"):
         says(site, "has finished t/one", lambda status: status.finished == {"t/one": "exhausted"})
         says(site, "is idle", lambda status: status.state == "idle")
-        found = evaluations(site, "t/one")
-        assert len(found) == len({entry.candidate.tree for entry in found if entry.candidate}) == 8
+        entries = evaluations(site, "t/one")
+        assert len(entries) == len({entry.candidate.tree for entry in entries if entry.candidate}) == 8
         assign(site, row("t/two"))
         says(site, "has finished t/two", lambda status: "t/two" in status.finished)
     assert len(evaluations(site, "t/two")) == 8
@@ -170,9 +170,9 @@ def test_a_new_solution_from_people_is_something_to_do_again(site: Site) -> None
 def test_one_process_a_worker(site: Site) -> None:
     with at_work(site, "w01"):
         says(site, "runs", lambda status: status.state == "idle")
-        again = site.call("worker", "w01")
-        assert again.returncode == 2
-        assert "harness worker w01" in again.stdout
+        second_start = site.call("worker", "w01")
+        assert second_start.returncode == 2
+        assert "harness worker w01" in second_start.stdout
 
 
 def test_kinds_that_cannot_work_say_what_they_need(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,14 +20,14 @@ from tests.site import Site, git
 
 HARNESS = (sys.executable, "-m", "harness")
 EVERYTHING = ("bwrap", "--dev-bind", "/", "/")
-# With a limit of time: a use that is not refused, against what its row says, must not run on.
+# With a limit of time: a use that is not refused, against its row, must not run on.
 START = ("start", "--workers", "1", "--max-minutes", "0.01")
 ON_CPU = (*START, "--device", "cpu")
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a wrong use is typed."""
+    """The site and the scratch directory in which a wrong use is typed."""
 
     site: Site
     scratch: Path
@@ -41,7 +41,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Situation:
-    """What an arrangement made: variables, and the program that stands for `harness` where that is another process."""
+    """The result of an arrangement: variables, and the program in place of `harness` where that is another process."""
 
     environment: Mapping[str, str]
     program: tuple[str, ...] | None = None
@@ -66,11 +66,11 @@ def configured(text: str) -> Arrange:
 def claude(arrange: Arrange) -> Arrange:
     """Also ask for agents of kind claude."""
 
-    def both(place: Place) -> Situation:
+    def with_claude(place: Place) -> Situation:
         place.configure("agent: {kind: claude}")
         return arrange(place)
 
-    return both
+    return with_claude
 
 
 PROGRAMS = ("bwrap", "c++", "clang++", "cp", "env", "g++", "gcc", "git", "nvidia-smi", "sh")
@@ -99,8 +99,8 @@ def torch_outside_the_sandbox(place: Place) -> Situation:
     home = place.scratch / "python"
     venv.create(home, with_pip=False, symlinks=True)
     (packages,) = home.glob("lib/python*/site-packages")
-    ours = [path for path in sys.path if path.endswith("site-packages")]
-    lines = [f"import site; site.addsitedir({path!r})" for path in ours]
+    site_packages = [path for path in sys.path if path.endswith("site-packages")]
+    lines = [f"import site; site.addsitedir({path!r})" for path in site_packages]
     (packages / "elsewhere.pth").write_text("\n".join([*lines, str(Path(__file__).parents[2])]) + "\n")
     return Situation({}, (str(home / "bin/python"), "-m", "harness"))
 

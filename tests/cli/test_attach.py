@@ -25,9 +25,9 @@ def evaluations(site: Site) -> int:
 
 def test_a_detached_run_survives_a_hangup_and_is_followed_to_its_end(site: Site) -> None:
     # The stub holds the first candidate back until the file exists: the run cannot end before.
-    held = site.scratch / "go"
+    release_file = site.scratch / "go"
     source = site.root / "problems/t/one/solutions/cpu/kernel.cpp"
-    source.write_text(f"{source.read_text()}// stub: hold={held}\n")
+    source.write_text(f"{source.read_text()}// stub: hold={release_file}\n")
     git(site.root, "commit", "--quiet", "--all", "-m", "Hold candidates back")
     started = site.run(*START, "--problem", "t/one", "--max-evaluations", "2")
     assert started.returncode == 0, started.stdout
@@ -36,9 +36,9 @@ def test_a_detached_run_survives_a_hangup_and_is_followed_to_its_end(site: Site)
     assert f"the run is up: process {pid}, log {site.workspace.logs}/start.out" in started.stdout
     assert {"start", "daemon", "planner", "worker-w01"} <= running.keys(), "it returned when all of it was up"
     assert os.getsid(pid) == pid, "no terminal can end it"
-    again = site.call(*START)
-    assert again.returncode == 2
-    assert f"held by pid {pid}" in again.stdout
+    second_start = site.call(*START)
+    assert second_start.returncode == 2
+    assert f"held by pid {pid}" in second_start.stdout
 
     follower = site.start("attach")
     assert follower.stdout is not None
@@ -47,13 +47,13 @@ def test_a_detached_run_survives_a_hangup_and_is_followed_to_its_end(site: Site)
     output, _ = follower.communicate(timeout=120)
     assert follower.returncode == 130, output
     assert "the run continues" in output
-    for each in pids(site).values():
-        os.kill(each, signal.SIGHUP)
+    for process_id in pids(site).values():
+        os.kill(process_id, signal.SIGHUP)
 
     follower = site.start("attach")
     assert follower.stdout is not None
     follower.stdout.readline()
-    held.touch()
+    release_file.touch()
     output, _ = follower.communicate(timeout=240)
     assert follower.returncode == 0, output
     assert "w01: " in output

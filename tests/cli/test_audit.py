@@ -49,9 +49,9 @@ def test_scripts_get_json(place: Place) -> None:
     place.commit({FILE: place.content().replace(b'worker: "w01"', b'worker: "w02"', 1)})
     ran = harness(place.workspace.root, "audit", "--json")
     assert ran.returncode == 1
-    found = json.loads(ran.stdout)
-    assert found["whole"] is False
-    assert [(one["file"], one["seq"]) for one in found["breaks"]] == [(FILE, 3)]
+    report = json.loads(ran.stdout)
+    assert report["whole"] is False
+    assert [(ledger_break["file"], ledger_break["seq"]) for ledger_break in report["breaks"]] == [(FILE, 3)]
 
 
 def test_without_a_workspace_it_says_what_to_do(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a shell asks for when somebody presses Tab."""
+"""Completion in a shell when the Tab key is pressed."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ PROGRAM = str(Path(sys.executable).parent / "harness")
 
 
 def complete(site: Site, words: str, at: int) -> list[str]:
-    """What bash gets for these words with the cursor in the one that `at` counts to."""
-    asked = {"_HARNESS_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(at)}
+    """The completions for these words in bash, with the cursor in the word of index `at`."""
+    variables = {"_HARNESS_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(at)}
     done = subprocess.run(
-        [PROGRAM], cwd=site.root, env=clean_environment(asked), capture_output=True, text=True, check=True, timeout=240
+        [PROGRAM], cwd=site.root, env=clean_environment(variables), capture_output=True, text=True, check=True, timeout=240
     )
     return [line.partition(",")[2] for line in done.stdout.splitlines() if line]
 

@@ -1,4 +1,4 @@
-"""Which device is meant when nobody names one, and the quick start on a GPU (a stub judges)."""
+"""The default device of a command that names none, and the quick start on a GPU (a stub judges)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def see_gpu(directory: Path, *names: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("gpu", "cupy", "expected", "said"),
+    ("gpu", "cupy", "expected", "reason"),
     [
         ("NVIDIA B200", True, (("cuda",), "b200"), "--device cpu selects the CPU"),
         ("NVIDIA GeForce RTX 5090", True, (("cuda",), "rtx5090"), "a GPU was detected"),
@@ -39,13 +39,13 @@ def test_a_gpu_is_taken_where_one_can_be_used(
     gpu: str | None,
     cupy: bool,
     expected: tuple[tuple[str, ...], str],
-    said: str,
+    reason: str,
 ) -> None:
     monkeypatch.setenv("PATH", see_gpu(tmp_path / "bin", gpu) if gpu else str(tmp_path))
     monkeypatch.setattr(devices, "find_spec", lambda _: object() if cupy else None)
     chosen = choose_devices(Config())
     assert (chosen.devices, chosen.target) == expected
-    assert said in chosen.reason
+    assert reason in chosen.reason
 
 
 @pytest.mark.parametrize(

@@ -20,13 +20,13 @@ from tests.safetensors import write_safetensors
 from tests.site import STUB
 
 
-def _harness(tmp_path: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+def _harness(tmp_path: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     environment = {
         **os.environ,
         "HARNESS_LOCK_DIR": str(tmp_path / "locks"),
         "XDG_CACHE_HOME": str(tmp_path / "cache"),
         "HOME": str(tmp_path),
-        **more,
+        **variables,
     }
     return call_harness(*arguments, cwd=tmp_path, environment=environment)
 
@@ -59,7 +59,7 @@ def test_a_wrong_solution_exits_with_1_and_says_why(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("evaluate", "nowhere"), "no such directory, and not in a workspace"),
         (("evaluate", "."), "is not inside a problem directory"),
@@ -70,12 +70,12 @@ def test_a_wrong_solution_exits_with_1_and_says_why(tmp_path: Path) -> None:
         (("baseline", "made/scale", "--max-usd", "5"), "limit what --make starts; add --make"),
     ],
 )
-def test_what_leads_nowhere_is_a_usage_error(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
+def test_what_leads_nowhere_is_a_usage_error(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
     write_problem(tmp_path)
     (tmp_path / "their.json").write_text("{}")
     done = _harness(tmp_path, *arguments)
     assert done.returncode == 2
-    assert said in done.stderr
+    assert message in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -116,7 +116,7 @@ def stub(tmp_path: Path) -> dict[str, str]:
     }
 
 
-def _asked(tmp_path: Path) -> list[dict[str, Any]]:
+def _judge_requests(tmp_path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (tmp_path / "requests").read_text().splitlines()]
 
 
@@ -124,24 +124,24 @@ def test_a_candidate_is_raced_with_the_fastest_baseline_by_either_clock(tmp_path
     for _ in range(2):
         done = _harness(tmp_path, "evaluate", "made/scale/solutions/cpu", **stub)
         assert done.returncode == 0, done.stderr
-    measured, first, second = _asked(tmp_path)
+    measured, first, second = _judge_requests(tmp_path)
     assert measured["kind"] == "baseline"
-    for asked in (first, second):
-        assert asked["baseline"] == {"n40000": "compile"}
-        assert asked["sealed_baseline"] == {"n40000": "eager"}
+    for evaluation in (first, second):
+        assert evaluation["baseline"] == {"n40000": "compile"}
+        assert evaluation["sealed_baseline"] == {"n40000": "eager"}
     done = _harness(tmp_path, "evaluate", "made/scale/solutions/cpu", "--against", "compile", **stub)
     assert done.returncode == 0, done.stderr
-    assert _asked(tmp_path)[-1]["sealed_baseline"] == {}  # the variant asked for, by whichever clock
+    assert _judge_requests(tmp_path)[-1]["sealed_baseline"] == {}  # the requested variant is the baseline of both clocks
 
 
 def test_times_kept_by_one_clock_only_are_measured_anew(tmp_path: Path, stub: dict[str, str]) -> None:
     assert _harness(tmp_path, "evaluate", "made/scale/solutions/cpu", **stub).returncode == 0
-    (kept,) = (tmp_path / "cache" / "kernel-harness" / "baselines").iterdir()
-    kept.write_text(json.dumps({"n40000": {"eager": 1.0, "compile": 2.0}}))
+    (cache_file,) = (tmp_path / "cache" / "kernel-harness" / "baselines").iterdir()
+    cache_file.write_text(json.dumps({"n40000": {"eager": 1.0, "compile": 2.0}}))
     done = _harness(tmp_path, "evaluate", "made/scale/solutions/cpu", **stub)
     assert done.returncode == 0, done.stderr
-    assert [asked["kind"] for asked in _asked(tmp_path)] == ["baseline", "evaluation"] * 2
-    assert _asked(tmp_path)[-1]["sealed_baseline"] == {"n40000": "eager"}
+    assert [request["kind"] for request in _judge_requests(tmp_path)] == ["baseline", "evaluation"] * 2
+    assert _judge_requests(tmp_path)[-1]["sealed_baseline"] == {"n40000": "eager"}
 
 
 def test_baselines_are_shown_by_either_clock(tmp_path: Path, stub: dict[str, str]) -> None:
@@ -158,15 +158,15 @@ def test_baselines_are_shown_by_either_clock(tmp_path: Path, stub: dict[str, str
         "sealed compile us": "90.0",
         "sealed baseline": "eager",
     }
-    (told,) = json.loads(_harness(tmp_path, "baseline", "made/scale", "--json", **stub).stdout)
-    assert (told["baseline"], told["sealed_baseline"]) == ("compile", "eager")
-    assert told["sealed_baselines"] == {"eager": 60.0, "compile": 90.0}
+    (document,) = json.loads(_harness(tmp_path, "baseline", "made/scale", "--json", **stub).stdout)
+    assert (document["baseline"], document["sealed_baseline"]) == ("compile", "eager")
+    assert document["sealed_baselines"] == {"eager": 60.0, "compile": 90.0}
 
 
 def test_only_names_of_baselines_can_be_raced(tmp_path: Path, stub: dict[str, str]) -> None:
     done = _harness(tmp_path, "evaluate", "made/scale/solutions/cpu", "--against", "library_liger", **stub)
     assert done.returncode == 0, done.stderr
-    assert _asked(tmp_path)[-1]["baseline"] == {"n40000": "library_liger"}
+    assert _judge_requests(tmp_path)[-1]["baseline"] == {"n40000": "library_liger"}
     done = _harness(tmp_path, "evaluate", "made/scale/solutions/cpu", "--against", "liger", **stub)
     assert done.returncode == 2
     assert "`liger` is no baseline" in done.stderr

@@ -36,8 +36,8 @@ def run(site: Site, *arguments: str, **extra: str) -> subprocess.CompletedProces
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """A workspace for commands that change nothing."""
-    with site_in(tmp_path_factory.mktemp("shared")) as made:
-        yield made
+    with site_in(tmp_path_factory.mktemp("shared")) as created_site:
+        yield created_site
 
 
 def crash_reports(site: Site) -> set[Path]:
@@ -147,6 +147,6 @@ def test_a_judge_that_crashes_exits_with_70_and_names_its_report(shared: Site, t
         check=False,
     )
     assert done.returncode == 70
-    found = re.fullmatch(r"harness judge: internal error: ValueError: .*; crash report: (.+)\n", done.stderr)
-    assert found, done.stderr
-    assert "failpoint judge.before_device" in Path(found[1]).read_text()
+    match = re.fullmatch(r"harness judge: internal error: ValueError: .*; crash report: (.+)\n", done.stderr)
+    assert match, done.stderr
+    assert "failpoint judge.before_device" in Path(match[1]).read_text()

@@ -106,8 +106,8 @@ def test_a_workspace_of_an_earlier_version_gets_the_readme_of_its_worktrees(tmp_
 
 def test_this_repository_is_a_workspace_as_init_makes_it() -> None:
     root = Path(__file__).parents[2]
-    made = (root / "harness/ledger/WORKSPACES.md").read_bytes()
-    assert (root / "workspaces/README.md").read_bytes() == made
+    template = (root / "harness/ledger/WORKSPACES.md").read_bytes()
+    assert (root / "workspaces/README.md").read_bytes() == template
     assert {"/workspaces/*", "!/workspaces/README.md", "/.harness/", "report.html"} <= set(
         (root / ".gitignore").read_text().split()
     )
@@ -127,8 +127,8 @@ def test_the_workflow_for_pull_requests_is_added_when_asked_for(tmp_path: Path) 
     assert not (tmp_path / ".github").exists()
     done = harness("init", "--problems", "none", "--github", cwd=tmp_path)
     assert "added .github/workflows/proof.yml" in done.stdout
-    ours = Path(__file__).parents[2] / ".github/workflows/proof.yml"
-    assert (tmp_path / ".github/workflows/proof.yml").read_bytes() == ours.read_bytes()
+    own_workflow = Path(__file__).parents[2] / ".github/workflows/proof.yml"
+    assert (tmp_path / ".github/workflows/proof.yml").read_bytes() == own_workflow.read_bytes()
     assert git("status", "--porcelain", cwd=tmp_path) == ""
 
 

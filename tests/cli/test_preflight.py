@@ -111,9 +111,9 @@ def doctor(row: WrongUse, site: Site, scratch: Path, extra: Mapping[str, str]) -
         done = typed(place, row.arrange(place), "doctor", "--json", extra=extra)
     assert done.returncode == 1, done.stdout
     rows, end = json.JSONDecoder().raw_decode(done.stdout)
-    (found,) = [each for each in rows if each.get("what") == row.doctor]
-    assert found["state"] == "missing"
-    assert row.fix in found["fix"] or row.doctor == "harness.yaml"
+    (check,) = [check for check in rows if check.get("what") == row.doctor]
+    assert check["state"] == "missing"
+    assert row.fix in check["fix"] or row.doctor == "harness.yaml"
     assert str(row.doctor) in done.stdout[end:], "the summary names it"
 
 
@@ -148,12 +148,12 @@ def test_doctor_tries_torch_compile(row: WrongUse, site: Site, tmp_path: Path) -
 @pytest.mark.slow
 def test_a_trial_of_torch_is_made_once(tmp_path: Path) -> None:
     plan = machine(tmp_path)
-    said: list[str] = []
+    messages: list[str] = []
     for _ in range(2):
-        assert "torch.compile tried inside the sandbox" in str(check_torch(replace(plan, show=said.append)))
-    assert len(said) == 1
-    check_torch(replace(plan, show=said.append, thorough=True))
-    assert len(said) == 2, "doctor believes no earlier trial"
+        assert "torch.compile tried inside the sandbox" in str(check_torch(replace(plan, show=messages.append)))
+    assert len(messages) == 1
+    check_torch(replace(plan, show=messages.append, thorough=True))
+    assert len(messages) == 2, "doctor reuses no earlier trial"
 
 
 def test_a_trial_is_remembered_for_what_it_was_made_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,9 +213,9 @@ def test_doctor_leaves_a_gpu_alone_on_which_a_run_is_timed(
     monkeypatch.delenv("HARNESS_JUDGE_COMMAND", raising=False)
     write_status(site.workspace, DaemonStatus())
     plan = replace(machine(tmp_path, "cuda"), workspace=site.workspace, thorough=True)
-    found = check_torch(plan)
-    assert isinstance(found, Check)
-    assert "not tried, since a run on this GPU is in progress" in found.result
+    result = check_torch(plan)
+    assert isinstance(result, Check)
+    assert "not tried, since a run on this GPU is in progress" in result.result
 
 
 @pytest.mark.slow

@@ -64,15 +64,15 @@ def test_problems_are_found_by_family_direction_dtype_tag_and_suite(root: Path, 
     write_problem(root / "problems/a/norm_backward", definition(tags=["llm", "norm", "backward"]))
     write_problem(root / "problems/b/conv", definition(tags=["vision", "conv", "forward", "int4"]))
 
-    def found(*conditions: str) -> list[str]:
+    def listed(*conditions: str) -> list[str]:
         return [row["problem"] for row in json.loads(harness("list", "--json", *conditions).stdout)]
 
-    assert found("--family", "llm") == ["a/norm", "a/norm_backward"]
-    assert found("--direction", "backward") == ["a/norm_backward"]
-    assert found("--dtype", "int4") == ["b/conv"]
-    assert found("--dtype", "float32", "--suite", "a") == ["a/norm", "a/norm_backward"]
-    assert found("--tag", "norm", "--tag", "fused") == ["a/norm"]
-    assert found("b/*", "--family", "llm") == []
+    assert listed("--family", "llm") == ["a/norm", "a/norm_backward"]
+    assert listed("--direction", "backward") == ["a/norm_backward"]
+    assert listed("--dtype", "int4") == ["b/conv"]
+    assert listed("--dtype", "float32", "--suite", "a") == ["a/norm", "a/norm_backward"]
+    assert listed("--tag", "norm", "--tag", "fused") == ["a/norm"]
+    assert listed("b/*", "--family", "llm") == []
     assert "no problem meets all conditions" in harness("list", "--tag", "none").stdout
     assert harness("list", "a/norm").stdout.split()[-1] == "small"
 

@@ -13,14 +13,14 @@ from tests.site import Site
 
 
 def invent(site: Site, speedup: float) -> None:
-    """Enter a measurement that nobody made, with numbers that follow from their parts."""
+    """Enter a measurement that no judge made, with numbers that follow from their parts."""
     commit = site.submit("w09", "t/two", "stub: speedup=1.2")
     workloads = [workload(speedup, seed=number).model_copy(update={"uuid": f"t/two-{number}"}) for number in (0, 1)]
     digest = problem_digest(site.root / "problems/t/two")
-    made = draft(problem="t/two", digest=digest, workloads=workloads)
+    measurement = draft(problem="t/two", digest=digest, workloads=workloads)
     candidate = Candidate(commit=commit.id, tree=commit.tree, branch=commit.branch, worker="w09", language="cpp")
     with Repo(site.workspace) as repo, Ledger(site.workspace, repo, branch="main") as ledger:
-        ledger.append(made.model_copy(update={"candidate": candidate}))
+        ledger.append(measurement.model_copy(update={"candidate": candidate}))
 
 
 def test_what_was_measured_comes_out_again_and_what_was_invented_does_not(site: Site) -> None:
@@ -35,9 +35,9 @@ def test_what_was_measured_comes_out_again_and_what_was_invented_does_not(site: 
     invent(site, 2.5)
     ran = site.call("audit", "--rerun", "1", "--top", "--json")
     assert ran.returncode == 1
-    found = json.loads(ran.stdout[ran.stdout.index("{") : ran.stdout.rindex("}") + 1])
-    assert found["whole"], "nothing but a rerun shows it"
-    (off,) = found["reruns"]
+    report = json.loads(ran.stdout[ran.stdout.index("{") : ran.stdout.rindex("}") + 1])
+    assert report["whole"], "nothing but a rerun shows it"
+    (off,) = report["reruns"]
     assert (off["problem"], off["holds"]) == ("t/two", False)
     assert off["recorded"] > off["expected"][0] > 1.9
     assert 1.15 < off["measured"] < 1.25

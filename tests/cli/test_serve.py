@@ -81,8 +81,8 @@ def test_weaker_protection_is_warned_of(workspace: Workspace, text: str, bind: s
 
 
 def test_a_port_that_is_taken(workspace: Workspace) -> None:
-    with listen("127.0.0.1", 0) as taken:
-        port = str(taken.getsockname()[1])
+    with listen("127.0.0.1", 0) as server:
+        port = str(server.getsockname()[1])
         ran = harness(workspace.root, "serve", "--port", port)
     assert ran.returncode == 2
     error, fix = ran.stderr.splitlines()

@@ -62,12 +62,12 @@ def test_a_limit_is_met_exactly_and_everything_is_left_clean(site: Site) -> None
     audit = site.call("audit")
     assert audit.returncode == 0, audit.stdout
     # Limits count the invocation: three more.
-    again = site.run(*START, "--problem", "t/o*", "--max-evaluations", "3", "--json")
-    assert again.returncode == 0, again.stdout
+    second = site.run(*START, "--problem", "t/o*", "--max-evaluations", "3", "--json")
+    assert second.returncode == 0, second.stdout
     assert len(trees(site)) == len(set(trees(site))) == 8
-    said = json.loads(again.stdout)
-    assert said["ended"] == "3 evaluations are made"
-    (problem,) = said["problems"]
+    report = json.loads(second.stdout)
+    assert report["ended"] == "3 evaluations are made"
+    (problem,) = report["problems"]
     assert (problem["problem"], problem["evaluations"]) == ("t/one", 8)
     assert problem["champion"]["speedup"] == pytest.approx(1.35, abs=0.01)
 
@@ -80,7 +80,7 @@ def test_it_ends_by_itself_when_nothing_is_left_to_try(site: Site) -> None:
     assert len(trees(site)) == len(set(trees(site))) == 16
     assert {problem for problem, _ in trees(site)} == {"t/one", "t/two"}
     assert "2 of 2 problems have a confirmed speed-up" in done.stdout
-    assert "confirmed: t/one" in done.stdout, "improvements are said as they come"
+    assert "confirmed: t/one" in done.stdout, "improvements are printed as they come"
     assert "pending:" not in done.stdout
     last = done.stdout.splitlines()[-1]
     assert last == "next: `harness review` shows the 2 champions; `harness report` writes a page about the run"
@@ -97,7 +97,7 @@ def test_minutes_end_it_and_a_judge_that_was_never_ready_is_an_error(site: Site)
     heads.write_text("# kernel-harness heads, format 1\n")
     git(site.root, "add", "ledger")
     git(site.root, "commit", "-q", "-m", "a ledger of an earlier harness")
-    commit = site.submit("w07", "t/one", "a submission that nobody has judged yet")
+    commit = site.submit("w07", "t/one", "a submission without a verdict yet")
     done = site.run(*ONE, "--max-minutes", "0.05", extra={"HARNESS_JUDGE_COMMAND": "sh -c 'sleep 600'"})
     assert done.returncode == 2, done.stdout
     assert re.search(r"no judge became ready within \d+ s, so nothing was evaluated", done.stdout)

@@ -27,7 +27,7 @@ def workspace(tmp_path: Path) -> Workspace:
     files = {f"problems/{problem}/definition.json": "{}" for problem in (PROBLEM, "starter/swiglu", "starter/rope")}
     workspace = make_workspace(tmp_path / "a workspace", files)
     with Repo(workspace) as repo, Ledger(workspace, repo, branch="main", clock=ticking()) as ledger:
-        for one in (
+        for entry_draft in (
             draft("baseline"),
             draft(speedup=1.5, cites=1),
             draft("confirmation", speedup=1.4, cites=2),
@@ -36,7 +36,7 @@ def workspace(tmp_path: Path) -> Workspace:
             draft(problem="starter/swiglu", speedup=0.7),
             draft(problem="starter/swiglu", run="other", speedup=3.0),
         ):
-            ledger.append(one)
+            ledger.append(entry_draft)
     return workspace
 
 
@@ -61,18 +61,18 @@ def test_the_table_tells_how_every_problem_stands(workspace: Workspace) -> None:
 
 
 def test_scripts_get_the_numbers(workspace: Workspace) -> None:
-    found = json.loads(harness(workspace.root, "status", "--json").stdout)
-    problems = {problem["problem"]: problem for problem in found["problems"]}
+    report = json.loads(harness(workspace.root, "status", "--json").stdout)
+    problems = {problem["problem"]: problem for problem in report["problems"]}
     champion = problems[PROBLEM]["champion"]
     assert (champion["seq"], champion["evaluation"], champion["worker"]) == (3, 2, "w01")
     assert champion["speedup_ci95"][0] < champion["speedup"] < champion["speedup_ci95"][1]
     assert problems["starter/rope"]["champion"] is None
-    assert found["run"] == "main"
+    assert report["run"] == "main"
 
 
 def test_another_run_stands_apart(workspace: Workspace) -> None:
-    found = json.loads(harness(workspace.root, "status", "--run", "other", "--json").stdout)
-    problems = {problem["problem"]: problem["evaluations"] for problem in found["problems"]}
+    report = json.loads(harness(workspace.root, "status", "--run", "other", "--json").stdout)
+    problems = {problem["problem"]: problem["evaluations"] for problem in report["problems"]}
     assert problems == {PROBLEM: 0, "starter/rope": 0, "starter/swiglu": 1}
 
 

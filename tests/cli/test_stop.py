@@ -25,9 +25,9 @@ def test_a_second_start_is_refused_by_name_and_stop_ends_the_first(site: Site) -
     assert process.returncode == 0, output
     site.no_strays()
     assert git(site.root, "status", "--porcelain") == ""
-    again = site.call("stop")
-    assert again.returncode == 1
-    assert "no `harness start` runs" in again.stdout
+    second_stop = site.call("stop")
+    assert second_stop.returncode == 1
+    assert "no `harness start` runs" in second_stop.stdout
 
 
 def test_the_process_id_of_a_dead_start_is_never_signalled(site: Site) -> None:

@@ -40,8 +40,8 @@ def test_what_passes_is_committed_judged_and_told(site: Site, worktree: Path) ->
     assert "Worker: w05" in message
     assert "Agent: person" in message
     assert git(worktree, "status", "--porcelain") == ""
-    again = inside(site, worktree).call("submit", "--json")
-    assert Entry.model_validate_json(again.stdout).verdict == "PASSED", "known: told again, not judged again"
+    repeated = inside(site, worktree).call("submit", "--json")
+    assert Entry.model_validate_json(repeated.stdout).verdict == "PASSED", "a known verdict: reported again, not judged again"
     assert sum(request["kind"] == "evaluation" for request in site.requests()) == 1
 
 
@@ -57,9 +57,9 @@ def test_without_waiting_the_commit_is_told(site: Site, worktree: Path) -> None:
     write(worktree, "anything")
     done = inside(site, worktree).call("submit", "--no-wait", "--json")
     assert done.returncode == 0, done.stdout
-    said = json.loads(done.stdout)
-    assert said["commit"] == git(site.root, "rev-parse", "agents/main/w05/t/one")
-    assert said["tree"] == git(site.root, "rev-parse", f"{said['commit']}:problems/t/one/solutions/cpu")
+    document = json.loads(done.stdout)
+    assert document["commit"] == git(site.root, "rev-parse", "agents/main/w05/t/one")
+    assert document["tree"] == git(site.root, "rev-parse", f"{document['commit']}:problems/t/one/solutions/cpu")
 
 
 def test_the_starting_solution_is_a_candidate_too(site: Site, worktree: Path) -> None:

@@ -1,4 +1,4 @@
-"""The table of wrong uses: what is typed, on which machine, what the line of error says, and what the fix names."""
+"""The table of wrong uses: what is typed, on which machine, the text of the error, and the command of the fix."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ ROWS = (
         "torch",
     ),
     # Agents.
-    WrongUse("unknown agent", (*ON_CPU, "--agent", "nobody"), "'nobody' is not one of 'claude'", "start --help"),
+    WrongUse("unknown agent", (*ON_CPU, "--agent", "unknown"), "'unknown' is not one of 'claude'", "start --help"),
     WrongUse(
         "no key",
         ON_CPU,

@@ -1,4 +1,4 @@
-"""A bridge without Ray: it speaks the bridge's protocol and keeps the judge hosts in its own process.
+"""A bridge without Ray: it implements the bridge's protocol and keeps the judge hosts in its own process.
 
 It stands in for `python -m harness.cluster.bridge` where Ray is not the subject. The hosts are those of the JSON file
 `$LOCAL_BRIDGE_HOSTS` (a list of HostStatus), as it changes. While `$LOCAL_BRIDGE_FAILURE` exists, it ends with the

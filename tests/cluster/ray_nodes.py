@@ -54,7 +54,7 @@ class RayNodes:
     names: list[str] = field(default_factory=list)
 
     def ray_environment(self) -> dict[str, str]:
-        """What every process needs that uses the cluster."""
+        """The environment of every process that uses the cluster."""
         return {
             **self.environment,
             **SHORT_WAITS,
@@ -75,8 +75,8 @@ class RayNodes:
 
     def start_head(self, name: str = "head", *, cpu: bool = False) -> None:
         """Start a head; again at the same port, if there was one before."""
-        given = ["--head", f"--port={self.port}", "--include-dashboard=false", f"--temp-dir={self.directory}"]
-        self._start(name, [*given, "--include-log-monitor=false"], cpu=cpu)
+        options = ["--head", f"--port={self.port}", "--include-dashboard=false", f"--temp-dir={self.directory}"]
+        self._start(name, [*options, "--include-log-monitor=false"], cpu=cpu)
         self.port = int(self.address.rpartition(":")[2])
 
     def add(self, name: str, *, extra: Mapping[str, str] | None = None, inside: Sequence[str] = ()) -> None:
@@ -90,13 +90,13 @@ class RayNodes:
         self._start(name, [f"--address={self.address}"], cpu=True, extra=extra, inside=inside)
 
     def cache_of(self, name: str) -> Path:
-        """Where a node's judges keep what they are sent, and what they build."""
+        """The directory in which a node's judges store the files that they receive, and their builds."""
         return self.directory.parent / f"{self.directory.name}-cache-{name}"
 
     def _start(
         self,
         name: str,
-        given: list[str],
+        options: list[str],
         *,
         cpu: bool,
         extra: Mapping[str, str] | None = None,
@@ -106,7 +106,7 @@ class RayNodes:
         cache.mkdir(exist_ok=True)
         environment = {**self.ray_environment(), NODE: name, "XDG_CACHE_HOME": str(cache), **(extra or {})}
         resources = ['--resources={"cpu_judge": 1}'] if cpu else []
-        command = [sys.executable, "-m", "ray.scripts.scripts", "start", *given, *resources, "--num-cpus=0"]
+        command = [sys.executable, "-m", "ray.scripts.scripts", "start", *options, *resources, "--num-cpus=0"]
 
         def started() -> bool:  # a port of the head that was killed may be in use for a moment
             done = subprocess.run(
@@ -128,7 +128,7 @@ class RayNodes:
     def processes(self, name: str, part: Part | None = None) -> list[int]:
         """The live processes of a node, or those of one part."""
         wanted = f"{NODE}={name}".encode()
-        found = []
+        pids = []
         for directory in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 if wanted not in (directory / "environ").read_bytes().split(b"\0"):
@@ -136,8 +136,8 @@ class RayNodes:
                 command = (directory / "cmdline").read_bytes().replace(b"\0", b" ").decode()
                 state = (directory / "stat").read_text().rpartition(")")[2].split()[0]
                 if state not in "ZX" and (part is None or _COMMANDS[part] in command):
-                    found.append(int(directory.name))
-        return found
+                    pids.append(int(directory.name))
+        return pids
 
     def kill(self, name: str, part: Part) -> bool:
         """SIGKILL to one part of a node; False where it does not run now."""
@@ -152,13 +152,13 @@ class RayNodes:
 
         def ended() -> bool:
             pids, judges = self.processes(name), set(self.processes(name, "judge"))
-            for pid in sorted(pids, key=lambda pid: pid in judges):  # nobody is left who could report a judge's end
+            for pid in sorted(pids, key=lambda pid: pid in judges):  # no process is left that could report a judge's end
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             return not pids
 
         wait_until(ended, what=f"the end of the node {name}")
-        self.names = [each for each in self.names if each != name]
+        self.names = [node for node in self.names if node != name]
 
     def signal_node(self, name: str, number: signal.Signals) -> None:
         """A signal to every process of a node."""

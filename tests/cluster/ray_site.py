@@ -85,11 +85,11 @@ class RaySite:
 @contextlib.contextmanager
 def ray_site(site: Site, nodes: RayNodes) -> Iterator[RaySite]:
     """A site on a cluster; at the end no judge is left on a node."""
-    made = RaySite(site, nodes)
+    created_site = RaySite(site, nodes)
     try:
-        yield made
+        yield created_site
     finally:
-        made.close()
+        created_site.close()
 
 
 def no_judge_left(nodes: RayNodes) -> None:
@@ -102,7 +102,7 @@ def no_judge_left(nodes: RayNodes) -> None:
 
 
 def evaluations_asked(nodes: RayNodes) -> int:
-    """How many evaluations the stub judges of a cluster were asked for."""
+    """The number of evaluations that the stub judges of a cluster have received."""
     file = Path(nodes.environment["STUB_JUDGE_REQUESTS"])
     lines = file.read_text().splitlines() if file.exists() else []
     return sum(json.loads(line)["kind"] == "evaluation" for line in lines)

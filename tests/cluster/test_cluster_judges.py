@@ -51,7 +51,7 @@ class Cluster:
     def have(self, *hosts: HostStatus) -> None:
         """These are the hosts from now on."""
         whole = self.directory / "hosts.new"
-        whole.write_text(json.dumps([each.model_dump() for each in hosts]))
+        whole.write_text(json.dumps([host.model_dump() for host in hosts]))
         whole.replace(self.directory / "hosts.json")
 
     def open(self, post: object) -> ClusterJudges:
@@ -63,7 +63,7 @@ class Cluster:
     def _run(self) -> None:
         try:
             run_daemon(self.site.workspace, Config(), open_judges=self.open, stop=self.stop)
-        except BaseException as error:  # noqa: BLE001 - told to the test
+        except BaseException as error:  # noqa: BLE001 - reported to the test
             self.error = error
 
     def close(self) -> None:
@@ -73,7 +73,7 @@ class Cluster:
         assert not self.thread.is_alive()
         assert self.error is None
 
-    def asked(self) -> list[str]:
+    def request_kinds(self) -> list[str]:
         """Kinds of the requests that judges have got."""
         return [request["kind"] for request in self.site.requests()]
 
@@ -92,12 +92,12 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "hosts"))
         for name in ("HOSTS", "FAILURE", "DELAY"):
             monkeypatch.setenv(f"LOCAL_BRIDGE_{name}", str(tmp_path / f"{name.lower()}.json"))
-        made = Cluster(site, tmp_path)
-        monkeypatch.setattr(Attempts, "lost", lambda _, __, loss: made.attempts.append(loss))
+        created_cluster = Cluster(site, tmp_path)
+        monkeypatch.setattr(Attempts, "lost", lambda _, __, loss: created_cluster.attempts.append(loss))
         try:
-            yield made
+            yield created_cluster
         finally:
-            made.close()
+            created_cluster.close()
         site.no_strays()
 
 
@@ -116,11 +116,11 @@ def test_a_candidate_whose_host_leaves_is_judged_by_another_and_a_late_answer_is
     hold, delay = cluster.directory / "go", cluster.directory / "delay.json"
     cluster.thread.start()
     commit = cluster.site.submit("w01", "t/one", f"stub: speedup=0.9 stub: hold={hold}")
-    wait_until(lambda: "evaluation" in cluster.asked(), what="the evaluation on the first host")
+    wait_until(lambda: "evaluation" in cluster.request_kinds(), what="the evaluation on the first host")
     delay.write_text("gpu-a/cpu")
     hold.touch()  # it answers, and the answer is on its way
     cluster.have(host("gpu-b"))
-    wait_until(lambda: cluster.asked().count("evaluation") >= 2, what="the evaluation on the second host")
+    wait_until(lambda: cluster.request_kinds().count("evaluation") >= 2, what="the evaluation on the second host")
     delay.unlink()
     wait_until(lambda: cluster.entry_kinds()[EntryKind.EVALUATION], what="the entry")
     cluster.close()
@@ -137,10 +137,10 @@ def test_a_lost_bridge_is_started_again_and_no_candidate_is_lost(cluster: Cluste
     hold = cluster.directory / "go"
     cluster.thread.start()
     cluster.site.submit("w01", "t/one", f"stub: speedup=0.9 stub: hold={hold}")
-    wait_until(lambda: "evaluation" in cluster.asked(), what="the evaluation")
+    wait_until(lambda: "evaluation" in cluster.request_kinds(), what="the evaluation")
     (bridge,) = [pid for pid, command in cluster.site.strays().items() if "local_bridge" in command]
     os.kill(bridge, signal.SIGKILL)
-    wait_until(lambda: cluster.asked().count("evaluation") >= 2, what="the second evaluation")
+    wait_until(lambda: cluster.request_kinds().count("evaluation") >= 2, what="the second evaluation")
     hold.touch()
     wait_until(lambda: cluster.entry_kinds()[EntryKind.EVALUATION], what="the entry")
     cluster.close()

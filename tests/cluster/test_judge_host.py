@@ -59,9 +59,9 @@ def host(tmp_path: Path, stub_command: Path, monkeypatch: pytest.MonkeyPatch) ->
     del stub_command
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "host"))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    made = JudgeHost("a/cpu", "cpu", "gpu-a")
-    yield made
-    made.close()
+    created_host = JudgeHost("a/cpu", "cpu", "gpu-a")
+    yield created_host
+    created_host.close()
 
 
 def test_a_candidate_is_judged_from_its_content_and_the_answer_names_the_host(host: JudgeHost, problem: Path) -> None:

@@ -61,25 +61,25 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayNodes]:
     """A cluster with one device, on the node n1."""
     directory = tmp_path_factory.mktemp("nodes")
     environment = Site(directory / "none", directory / "scratch").environment()
-    with ray_nodes(environment) as made:
-        made.start_head()
-        made.add("n1")
-        yield made
+    with ray_nodes(environment) as created_nodes:
+        created_nodes.start_head()
+        created_nodes.add("n1")
+        yield created_nodes
 
 
 @pytest.fixture
 def run(tmp_path: Path, nodes: RayNodes) -> Iterator[RaySite]:
-    with site_in(tmp_path) as site, ray_site(site, nodes) as made:
-        yield made
-        made.close()
+    with site_in(tmp_path) as site, ray_site(site, nodes) as created_site:
+        yield created_site
+        created_site.close()
         site.no_strays()
     no_judge_left(nodes)
 
 
 @contextlib.contextmanager
-def further_node(nodes: RayNodes, name: str, **given: object) -> Iterator[None]:
+def further_node(nodes: RayNodes, name: str, **options: object) -> Iterator[None]:
     """A node for the length of a test."""
-    nodes.add(name, **given)  # type: ignore[arg-type]
+    nodes.add(name, **options)  # type: ignore[arg-type]
     try:
         yield
     finally:
@@ -88,11 +88,11 @@ def further_node(nodes: RayNodes, name: str, **given: object) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def replaced(nodes: RayNodes, name: str, **given: object) -> Iterator[None]:
+def replaced(nodes: RayNodes, name: str, **options: object) -> Iterator[None]:
     """A node in place of n1."""
     nodes.kill_node("n1")
     try:
-        with further_node(nodes, name, **given):
+        with further_node(nodes, name, **options):
             yield
     finally:
         nodes.add("n1")
@@ -200,7 +200,7 @@ def test_a_host_whose_clock_is_an_hour_ahead_judges_as_others_do(run: RaySite, n
     assert re.search(r"its clock differs by \+3[56]\d\d s", doctor.stdout)
     run.assert_each_passed_once(commits)
     run.assert_audited()
-    assert [entry.candidate.tree for entry in run.evaluations() if entry.candidate] == [each.tree for each in commits]
+    assert [entry.candidate.tree for entry in run.evaluations() if entry.candidate] == [commit.tree for commit in commits]
     assert all(abs(time.time() - entry_time(entry.at)) < 900 for entry in run.evaluations()), "the head's clock counts"
 
 
@@ -228,11 +228,11 @@ def test_a_second_head_is_refused(run: RaySite, nodes: RayNodes, tmp_path: Path)
 
 
 def test_a_host_of_another_version_is_refused_with_the_reason(run: RaySite, nodes: RayNodes, tmp_path: Path) -> None:
-    other = tmp_path / "other version"
-    shutil.copytree(Path(harness.__file__).parent, other / "harness", ignore=shutil.ignore_patterns("__pycache__"))
-    with (other / "harness/judge/verdict.py").open("a") as source:
+    other_version = tmp_path / "other version"
+    shutil.copytree(Path(harness.__file__).parent, other_version / "harness", ignore=shutil.ignore_patterns("__pycache__"))
+    with (other_version / "harness/judge/verdict.py").open("a") as source:
         source.write("\n# another judge\n")
-    with further_node(nodes, "old", extra={"PYTHONPATH": str(other)}):
+    with further_node(nodes, "old", extra={"PYTHONPATH": str(other_version)}):
         doctor = run.site.call("doctor", "--cluster", nodes.address, extra=nodes.ray_environment())
     assert doctor.returncode == 1
     assert "it has judge version sha256:" in doctor.stdout
@@ -247,8 +247,8 @@ def test_a_wrong_token_is_refused(run: RaySite, nodes: RayNodes) -> None:
 
 def test_a_whole_run_judges_on_the_cluster(tmp_path: Path, nodes: RayNodes) -> None:
     with site_in(tmp_path, tunable=True) as site:
-        given = ("--agent", "tuner", "--workers", "1", "--cluster", nodes.address, "--max-evaluations", "3")
-        done = site.run("start", *given, extra=nodes.ray_environment())
+        options = ("--agent", "tuner", "--workers", "1", "--cluster", nodes.address, "--max-evaluations", "3")
+        done = site.run("start", *options, extra=nodes.ray_environment())
         assert done.returncode == 0, done.stdout
         assert "ended: 3 evaluations are made" in done.stdout
         entries = [entry for entry in site.entries() if entry.device is not None]

@@ -267,14 +267,14 @@ def run(q, k, v, w, b, mask):
 
 
 def test_library_baselines_that_need_torch_alone_are_judged_too(tmp_path: Path) -> None:
-    made = make_problem(tmp_path)
-    baselines = made.directory / "baselines"
+    problem = make_problem(tmp_path)
+    baselines = problem.directory / "baselines"
     baselines.mkdir()
     (baselines / "absent.py").write_text(f"import no_such_library\n{REFERENCE}")
     (baselines / "right.py").write_text(REFERENCE)
-    assert deep_check(made, None).verdicts.refusals == ()
+    assert deep_check(problem, None).verdicts.refusals == ()
     (baselines / "wrong.py").write_text(REFERENCE.replace("1e-5", "1.0"))
-    refusals = deep_check(made, None).verdicts.refusals
+    refusals = deep_check(problem, None).verdicts.refusals
     assert {refusal.implementation for refusal in refusals} == {"library wrong"}
 
 

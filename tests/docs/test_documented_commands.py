@@ -71,13 +71,13 @@ def parse(words: tuple[str, ...]) -> None:
     """
     command: click.Command = cli
     context = click.Context(cli)
-    rest = list(words[1:])
+    remaining = list(words[1:])
     while isinstance(command, click.Group):
-        name, subcommand, rest = command.resolve_command(context, rest)
+        name, subcommand, remaining = command.resolve_command(context, remaining)
         assert subcommand is not None
         command, context = subcommand, click.Context(subcommand, info_name=name, parent=context)
     # Values are not converted: an example names files that do not exist here.
-    _, left_over, _ = command.make_parser(context).parse_args(rest)
+    _, left_over, _ = command.make_parser(context).parse_args(remaining)
     assert not left_over, f"unexpected argument {left_over[0]}"
 
 

@@ -1,4 +1,4 @@
-"""The documentation says what the program says, and its links lead somewhere."""
+"""The documentation agrees with the program, and the targets of its links exist."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def pattern(shown: str) -> str:
 
 def type_everything(directory: Path, extra: dict[str, str]) -> int:
     """Type every command in one shell's place; how many there were."""
-    here, typed = directory, 0
+    current_directory, typed = directory, 0
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = clean_environment({"PATH": path, "HOME": str(directory), "COLUMNS": "160", **extra})
     for command, shown in steps():
@@ -52,10 +52,10 @@ def type_everything(directory: Path, extra: dict[str, str]) -> int:
         words = shlex.split(command)
         typed += 1
         if words[0] == "cd":
-            here = here / words[1]
+            current_directory = current_directory / words[1]
             continue
         done = subprocess.run(
-            words, cwd=here, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+            words, cwd=current_directory, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
             timeout=1200,
         )  # fmt: skip
         assert done.returncode == 0, f"{command}\n{done.stdout}"

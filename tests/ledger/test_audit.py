@@ -406,12 +406,12 @@ def repeating(place: Place) -> list[EntryDraft]:
         update={"fingerprint": Fingerprint(source="sha256:1", binary="sha256:b")}
     )
     own = {"candidate": place.draft(number=1).candidate, "fingerprint": Fingerprint(binary="sha256:b")}
-    other = place.draft(number=2, cites=1).model_copy(update={"fingerprint": Fingerprint(binary="sha256:c")})
+    other_code = place.draft(number=2, cites=1).model_copy(update={"fingerprint": Fingerprint(binary="sha256:c")})
     return [
         place.draft("baseline"),
         measured,
         measured.model_copy(update={**own, "answered_from": 2, "cost": Cost(build_s=0.1)}),
-        other,
+        other_code,
     ]
 
 

@@ -73,7 +73,7 @@ def test_a_judge_that_hangs_is_ended_at_its_deadline(
 def test_a_request_of_another_protocol_is_refused_with_the_judges_own_words(judge: JudgeProcess, problem: Path) -> None:
     with pytest.raises(ConfigurationError) as caught:
         judge.ask(request_for(problem).model_copy(update={"protocol": 1}), ignore)
-    assert (caught.value.message, caught.value.remedy) == ("the client speaks protocol 1, not 2", "the fix")
+    assert (caught.value.message, caught.value.remedy) == ("the client uses protocol 1, not 2", "the fix")
 
 
 def test_a_judge_of_another_protocol_is_refused(

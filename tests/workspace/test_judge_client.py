@@ -159,8 +159,8 @@ def test_a_request_of_another_protocol_is_refused_by_the_judge(client: Client, p
     client.judge.ask(request_for(problem).model_copy(update={"protocol": 1}))
     loss = client.next_event()
     assert isinstance(loss, JudgeLost)
-    assert loss.error == "the client speaks protocol 1, not 2\n  the fix"
-    assert "(it wrote: the client speaks protocol 1, not 2 the fix)" in loss.reason
+    assert loss.error == "the client uses protocol 1, not 2\n  the fix"
+    assert "(it wrote: the client uses protocol 1, not 2 the fix)" in loss.reason
 
 
 def test_a_line_that_is_not_the_protocol_ends_the_judge(client: Client, problem: Path) -> None:
@@ -247,8 +247,8 @@ def test_a_big_log_is_put_aside(client: Client) -> None:
 def test_a_baseline_may_take_longer_than_an_evaluation(problem: Path) -> None:
     request = request_for(problem)
     baseline = request.model_copy(update={"kind": "baseline"})
-    more = baseline.model_copy(update={"more_variants": ("library",)})
-    assert deadline_s(more) > deadline_s(baseline) > deadline_s(request) > request.max_judge_s
+    extended = baseline.model_copy(update={"more_variants": ("library",)})
+    assert deadline_s(extended) > deadline_s(baseline) > deadline_s(request) > request.max_judge_s
 
 
 def test_the_judge_of_a_device_is_the_packages_own(tmp_path: Path) -> None:
