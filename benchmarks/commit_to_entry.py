@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 from benchmarks.cycle import running
@@ -46,9 +47,7 @@ def commit_candidates(root: Path, problem: str, count: int) -> Iterator[_Values]
             committed_at = time.time()
             submission = repo.commit_solution(worktree, problem, "cpu", f"Candidate {number}", {})
             file = workspace.outcome_file(problem, "cpu", submission.tree)
-            outcome = wait_until(
-                lambda file=file: read_outcome(file), deadline_s=_DEADLINE_S, poll_s=_POLL_S, what="an entry"
-            )
+            outcome = wait_until(partial(read_outcome, file), deadline_s=_DEADLINE_S, poll_s=_POLL_S, what="an entry")
             wait_until(lambda: _is_idle(workspace), deadline_s=_DEADLINE_S, poll_s=_POLL_S, what="an idle daemon")
             if number:  # the first also measures the baselines
                 summary = outcome.summary

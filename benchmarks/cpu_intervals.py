@@ -255,7 +255,7 @@ def commit_to_entry(plan: Plan) -> Iterator[SummaryLine]:
     for values in commit_candidates(plan.root, f"starter/{name}", plan.count - len(plan.rows(name))):
         append_row(plan.file, plan.like.model_copy(update={"case": name, **values}))
     rows = plan.rows(name)
-    columns = {
+    columns: dict[str, list[float | None]] = {
         "commit to the evaluation's entry": [row.to_entry_s for row in rows],
         "commit to the confirmation's entry": [row.to_confirmation_s for row in rows],
         "the evaluation in the judge": [row.judge_s for row in rows],

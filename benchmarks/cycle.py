@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from harness.git.repo import Repo
@@ -76,7 +77,7 @@ def cycles(
             wait_until(lambda: _busy(workspace), deadline_s=30, poll_s=0.005, what="the candidate in the queue")
             queued = time.perf_counter() - committed_at
             file = workspace.outcome_file(problem, target, submission.tree)
-            outcome = wait_until(lambda file=file: read_outcome(file), deadline_s=300, poll_s=0.005, what="an entry")
+            outcome = wait_until(partial(read_outcome, file), deadline_s=300, poll_s=0.005, what="an entry")
             took = time.perf_counter() - committed_at
             wait_until(lambda: None if _busy(workspace) else True, deadline_s=300, what="an idle daemon")
             if number:  # the first measures the baseline, compiles it, confirms

@@ -42,9 +42,8 @@ _NAMES = ("geometric_mean", "faster", "above_2x", "median_score")
 
 def distance(simulated: ResultFigures) -> float:
     """Return the sum of squared differences from the published figures, in units of their sampling errors."""
-    return sum(
-        ((getattr(simulated, name) - getattr(PUBLISHED, name)) / getattr(SAMPLING_ERROR, name)) ** 2 for name in _NAMES
-    )
+    errors = [(getattr(simulated, name) - getattr(PUBLISHED, name)) / getattr(SAMPLING_ERROR, name) for name in _NAMES]
+    return math.fsum(error**2 for error in errors)
 
 
 def fit(world: World) -> World:

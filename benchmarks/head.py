@@ -334,7 +334,7 @@ def worker_options(workers: int) -> list[str]:
 def _workspace_with(root: Path, names: Sequence[str]) -> None:
     root.mkdir(parents=True)
     git(root, "init", "--quiet", "--initial-branch=main")
-    create_workspace(root, starter=False)
+    create_workspace(root, suites=())
     for name in names:
         write_problem(root, name, workloads=6)
     git(root, "add", "--all")

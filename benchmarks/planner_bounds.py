@@ -163,7 +163,7 @@ def _expected_gain(state: State, attempts: int) -> float:
     if hasattr(state, "tau"):  # diminishing returns
 
         def envelope(passed: float) -> float:
-            return max(0.0, -state.deficit + state.span * (1.0 - (1.0 + passed / state.tau) ** -0.5))
+            return max(0.0, float(-state.deficit + state.span * (1.0 - (1.0 + passed / state.tau) ** -0.5)))
 
         return float(envelope(state.passed + attempts * state.pass_rate) - envelope(state.passed))
     if hasattr(state, "slack"):  # breakthroughs
@@ -261,7 +261,8 @@ def main() -> None:
     for name in dict.fromkeys(name for name, _ in pairs):
         own = [result for result in results if result.world == name]
         columns = [
-            [getattr(result, kind) - result.round_robin for result in own] for kind in ("shipped", "oracle", "clairvoyant")
+            [getattr(result, kind) - result.round_robin for result in own]
+            for kind in ("shipped", "oracle", "clairvoyant")
         ]
         rows.append((name, len(own), *map(ratio, columns)))
     print(tabulate(rows, headers=("world", "seeds", NAME, "oracle", "clairvoyant")))

@@ -32,15 +32,18 @@ from harness.formats.solutions import load_solution
 from harness.judge.build.cuda_builder import device_limits
 from harness.judge.build.toolkit import find_toolkit
 from harness.judge.correctness import Comparison, compare_all
+from harness.judge.devices.event_overhead import event_overhead_us
 from harness.judge.input_data.inputs import InputSource
 from harness.judge.input_data.layout import layout_of
 from harness.judge.reference import Reference, by_name, load_reference, torch_dtype
+from harness.model.axis_types import ConstAxis
 from harness.model.launches import resolve
 from harness.model.plan import Launch, WorkspaceSpec
-from harness.model.problem import ConstAxis, CustomInput, Problem, Workload
+from harness.model.problem import CustomInput, Problem, Workload
 from harness.model.solution import Solution
 from harness.runner import driver, nvrtc
-from harness.runner.launcher import TRUSTED_KERNELS, SealedWorkload, TrustedKernels
+from harness.runner.launcher import SealedWorkload, TrustedKernels
+from harness.runner.wire import TRUSTED_KERNELS
 
 ROOT = Path(__file__).parents[1]
 POISON = 0xA5
@@ -81,7 +84,7 @@ class Bench:
         self.calls = calls
         cubin, _ = compile_cuda(Path(nvrtc.__file__).with_name("trusted.cu"), list(TRUSTED_KERNELS), [])
         self.trusted = TrustedKernels(cubin)
-        self.overhead_us = self.trusted.pair_overhead_us()
+        self.overhead_us = event_overhead_us(self.trusted, self.trusted.short_kernel_us())
 
     def time(self, call: Callable[[], object]) -> float:
         """Return the median microseconds of a call after two warm-up calls; long calls are repeated less often."""
@@ -93,14 +96,14 @@ class Bench:
         return statistics.median(pairs) - self.overhead_us
 
     def _once(self, call: Callable[[], object]) -> float:
-        start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        torch.cuda._sleep(SPIN_CYCLES)  # noqa: SLF001 - torch's own benchmarks use it
+        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        torch.cuda._sleep(SPIN_CYCLES)  # type: ignore[no-untyped-call] # noqa: SLF001 - torch's own benchmarks use it
         self.trusted.displace.run()
         start.record()
         call()
         stop.record()
         torch.cuda.synchronize()
-        return start.elapsed_time(stop) * 1e3
+        return float(start.elapsed_time(stop)) * 1e3
 
 
 def compile_cuda(source: Path, kernels: list[str], macros: list[str]) -> tuple[bytes, dict[str, str]]:
@@ -280,7 +283,9 @@ def check(reference: Reference, inputs: Mapping[str, Any], actual: Any, workload
         workload: the workload, for its tolerance.
     """
     expected = {name: value.cpu() for name, value in reference.outputs(list(inputs.values())).items()}
-    outputs = {name: value.cpu() for name, value in by_name(actual, reference.definition).items()}
+    outputs = {
+        name: value.cpu() for name, value in by_name(actual, reference.definition, list(inputs.values())).items()
+    }
     return compare_all(expected, outputs, workload.tolerance)
 
 

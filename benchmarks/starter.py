@@ -33,7 +33,8 @@ from tabulate import tabulate
 
 from harness.formats.problems import load_problem
 from harness.formats.solutions import load_solution
-from harness.model.problem import ConstAxis, Problem, ScalarInput, Workload
+from harness.model.axis_types import ConstAxis
+from harness.model.problem import Problem, ScalarInput, Workload
 from harness.model.solution import ParamValue, Solution
 
 STARTER = Path(__file__).parent.parent / "problems" / "starter"

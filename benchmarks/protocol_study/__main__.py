@@ -44,9 +44,11 @@ def main() -> None:
     parser.add_argument("--list", action="store_true", help="print the cells and stop")
     parser.add_argument("--render", action="store_true", help="print the tables of an existing file and stop")
     options = parser.parse_args()
-    names = [[part for part in text.split(",") if part] for text in (options.protocol, options.adversary)]
+    protocols, adversaries = (
+        [part for part in text.split(",") if part] for text in (options.protocol, options.adversary)
+    )
     index, count = (int(part) for part in options.shard.split("/"))
-    cells = shard(select(*names, calls=options.calls), index, count)
+    cells = shard(select(protocols, adversaries, calls=options.calls), index, count)
     if options.first:
         cells = list({(cell.protocol, cell.adversary): cell for cell in reversed(cells)}.values())[::-1]
     if options.list:

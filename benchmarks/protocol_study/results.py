@@ -175,7 +175,7 @@ def _honest_of(summaries: Sequence[Summary], fields: dict[str, Any]) -> Summary 
         and all(summary.fields[key] == fields[key] for key in compared_fields)
     ]
     exact = [summary for summary in candidates if summary.fields["placements"] == fields["placements"]]
-    return (exact or candidates or [None])[0]
+    return next(iter(exact or candidates), None)
 
 
 def honest_rows(summaries: Sequence[Summary]) -> list[dict[str, Any]]:

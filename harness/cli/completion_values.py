@@ -2,82 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import click
 
-
-def complete_problem(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
-    """Return the keys of the workspace's problems that begin with the typed text.
-
-    Args:
-        context: of click, not used.
-        parameter: of click, not used.
-        begun: the typed text.
-    """
-    del context, parameter
-    return [key for key in _problems() if key.startswith(begun)]
-
-
-def complete_glob(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
-    """Return keys of problems and `suite/*` for each suite.
-
-    Args:
-        context: of click, not used.
-        parameter: of click, not used.
-        begun: the typed text.
-    """
-    del context, parameter
-    keys = _problems()
-    globs = [f"{suite}/*" for suite in _suites(keys)]
-    return [name for name in (*globs, *keys) if name.startswith(begun)]
-
-
-def complete_suite(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
-    """Return the suites of the workspace.
-
-    Args:
-        context: of click, not used.
-        parameter: of click, not used.
-        begun: the typed text.
-    """
-    del context, parameter
-    return [name for name in _suites(_problems()) if name.startswith(begun)]
-
-
-def complete_shipped_suite(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
-    """Return the shipped suites after the last comma; before the first comma also `all` and `none`.
-
-    Args:
-        context: of click, not used.
-        parameter: of click, not used.
-        begun: the typed text.
-    """
-    from harness.errors import HarnessError
-    from harness.workspace.shipped_files import ALL, shipped_suites
-
-    del context, parameter
-    before, comma, last = begun.rpartition(",")
-    try:
-        names = [*shipped_suites(), *([] if before else [ALL, "none"])]
-    except HarnessError:
-        return []
-    return [f"{before}{comma}{name}" for name in names if name.startswith(last)]
-
-
-def complete_branch(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
-    """Return problems, and branches of agents and champions.
-
-    Args:
-        context: of click, not used.
-        parameter: of click, not used.
-        begun: the typed text.
-    """
-    del context, parameter
-    return [name for name in (*_problems(), *_branches()) if name.startswith(begun)]
+Completion = Callable[["click.Context", "click.Parameter", str], list[str]]
+"""Function of click that returns the words which complete a typed text."""
 
 
 def _problems() -> list[str]:
@@ -111,3 +44,42 @@ def _branches() -> list[str]:
 
 def _name(heads: Path, file: Path) -> str:
     return file.relative_to(heads).as_posix()
+
+
+def _globs() -> list[str]:
+    keys = _problems()
+    return [*(f"{suite}/*" for suite in _suites(keys)), *keys]
+
+
+def _shipped_suites() -> Sequence[str]:
+    from harness.errors import HarnessError
+    from harness.workspace.shipped_files import shipped_suites
+
+    try:
+        return shipped_suites()
+    except HarnessError:
+        return ()
+
+
+def _completion(words: Callable[[], Sequence[str]]) -> Completion:
+    """Return the completion by those of the words that begin with the typed text."""
+    return lambda _context, _parameter, typed: [word for word in words() if word.startswith(typed)]
+
+
+def _complete_list(words: Callable[[], Sequence[str]], alone: Sequence[str]) -> Completion:
+    """Return the completion of a list with commas: of its last word; the words of `alone` only as its first."""
+
+    def complete(_context: click.Context, _parameter: click.Parameter, typed: str) -> list[str]:
+        before, comma, last = typed.rpartition(",")
+        present = words()
+        candidates = [*present, *(alone if present and not before else ())]
+        return [f"{before}{comma}{word}" for word in candidates if word.startswith(last)]
+
+    return complete
+
+
+complete_problem = _completion(_problems)
+complete_glob = _completion(_globs)
+complete_suite = _completion(lambda: _suites(_problems()))
+complete_branch = _completion(lambda: [*_problems(), *_branches()])
+complete_shipped_suite = _complete_list(_shipped_suites, ("all", "none"))

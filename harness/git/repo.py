@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Self
 
 from harness.errors import RepositoryError
-from harness.git import branch_commits, checkout, worktrees
+from harness.git import branch_commits, checkout, worktree_places, worktrees
 from harness.git import solution_commits as submissions
 from harness.git.branch_commits import BranchBusyError, BranchMovedError
 from harness.git.checkout import LocalChange
@@ -20,7 +20,7 @@ from harness.git.object_reader import ObjectReader
 from harness.git.objects import Commit, commit_of, trailers_of
 from harness.git.solution_commits import Submission
 from harness.git.tree_export import UnfitTreeError, export_tree, name_in
-from harness.git.worktrees import WorktreeInfo
+from harness.git.worktree_places import WorktreeInfo
 from harness.workspace.directories import Workspace
 
 __all__ = [
@@ -322,7 +322,7 @@ class Repo:
 
     def _checkout(self) -> checkout.Checkout:
         root = self.workspace.root
-        git_dir = worktrees.git_dir_of(root)
+        git_dir = worktree_places.git_dir_of(root)
         return checkout.Checkout(Git(git_dir, root), root, git_dir / "harness-checkout.json")
 
     # --- worktrees ---
@@ -341,7 +341,7 @@ class Repo:
         Raises:
             RepositoryError: something that is not the harness' uses the path or the branch.
         """
-        return worktrees.add(self.workspace, self.git, worktrees.Place(worker, problem), branch, base)
+        return worktrees.add(self.workspace, self.git, worktree_places.Place(worker, problem), branch, base)
 
     def remove_worktree(self, worker: str, problem: str, *, force: bool = False) -> None:
         """Remove a worktree; its branch stays.
@@ -354,7 +354,7 @@ class Repo:
         Raises:
             RepositoryError: it holds unsaved or unmerged work, which the message names.
         """
-        worktrees.remove(self.workspace, self.git, worktrees.Place(worker, problem), force=force)
+        worktrees.remove(self.workspace, self.git, worktree_places.Place(worker, problem), force=force)
 
     def retire_worktree(self, worker: str, problem: str) -> bool:
         """Remove a worktree if its branch holds all of its work; the branch stays, and `add_worktree` creates it again.
@@ -369,11 +369,11 @@ class Repo:
         Raises:
             RepositoryError: something that is not the harness' is at its path.
         """
-        return worktrees.retire(self.workspace, self.git, worktrees.Place(worker, problem))
+        return worktrees.retire(self.workspace, self.git, worktree_places.Place(worker, problem))
 
     def worktrees(self) -> list[WorktreeInfo]:
         """Return every worktree of the harness, complete or not."""
-        return worktrees.listing(self.workspace)
+        return worktree_places.listing(self.workspace)
 
     def commit_solution(
         self,

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from harness.errors import RepositoryError
 from harness.failpoints import failpoint
-from harness.git import worktrees
+from harness.git import private_index, worktree_places, worktrees
 from harness.git.branch_commits import resolve
 from harness.git.environment import Git
-from harness.git.worktrees import Place, Worktree
+from harness.git.worktree_places import Place, Worktree
 from harness.model.paths import WORKTREE_FORM, solution_path
 from harness.model.printable import printable
 from harness.workspace.directories import Workspace
@@ -78,18 +78,18 @@ def commit_solution(
     """
     tree = _checked_worktree(workspace, worktree, problem)
     solution = solution_path(problem, target)
-    with worktrees.locked(workspace, tree.place, "committing a solution"):
+    with worktree_places.locked(workspace, tree.place, "committing a solution"):
         branch = tree.branch()
         tip = resolve(git, f"refs/heads/{branch}") if branch else None
         if branch is None or tip is None:
             raise RepositoryError("this worktree is on no branch", where=str(worktree), remedy="start its worker again")
-        private = worktrees.new_index(tree, tip)
+        private = private_index.new_index(tree, tip)
         try:
             _refuse_changes_outside(private, tree, solution)
             root_tree, solution_tree = _tree_with(private, solution)
             before = git.ask("rev-parse", "--verify", "--quiet", f"{tip}:{solution}").text
             if solution_tree == before and not even_if_unchanged:
-                worktrees.install_index(tree, private)  # after a kill between ref and index, the index is older
+                private_index.install_index(tree, private)  # after a kill between ref and index, the index is older
                 return Submission(tip, solution_tree, branch, unchanged=True)
             failpoint("worktree.tree_written")
             commit = git.run("commit-tree", root_tree, "-p", tip, stdin=message.render().encode(errors="replace")).text
@@ -100,10 +100,10 @@ def commit_solution(
                     f"{branch} moved during the submission: {answer.stderr.strip()}", remedy="submit again"
                 )
             failpoint("worktree.branch_moved")
-            worktrees.install_index(tree, private)  # if it is locked, the next submission updates it
+            private_index.install_index(tree, private)  # if it is locked, the next submission updates it
             failpoint("worktree.index_followed")
         finally:
-            worktrees.drop_index(private)
+            private_index.drop_index(private)
     return Submission(commit, solution_tree, branch, unchanged=solution_tree == before)
 
 
@@ -116,7 +116,7 @@ def _checked_worktree(workspace: Workspace, worktree: Path, problem: str) -> Wor
             where=str(worktree),
             remedy=f"submit from {WORKTREE_FORM}",
         ) from error
-    tree = worktrees.locate(workspace, Place(worker, f"{suite}/{name}"))
+    tree = worktree_places.locate(workspace, Place(worker, f"{suite}/{name}"))
     if f"{suite}/{name}" != problem:
         raise RepositoryError(f"this is the worktree of {suite}/{name}, not of {problem}", where=str(worktree))
     if not tree.admin.is_dir():
@@ -128,7 +128,7 @@ def _checked_worktree(workspace: Workspace, worktree: Path, problem: str) -> Wor
 
 
 def _refuse_changes_outside(private: Git, tree: Worktree, solution: str) -> None:
-    outside = [path for path in worktrees.changes(private) if not path.startswith(f"{solution}/")]
+    outside = [path for path in private_index.changes(private) if not path.startswith(f"{solution}/")]
     if outside:
         shown = ", ".join(outside[:_LISTED]) + (f" and {len(outside) - _LISTED} more" if len(outside) > _LISTED else "")
         raise RepositoryError(
@@ -145,7 +145,7 @@ def _tree_with(private: Git, solution: str) -> tuple[str, str]:
         raise RepositoryError(
             "there is no solution", where=solution, remedy="write solution.yaml and its sources there"
         )
-    worktrees.add_all(private, solution)
+    private_index.add_all(private, solution)
     rows = [
         row.split("\t", 1) for row in private.run("ls-files", "--stage", "-z", "--", solution).text.split("\0") if row
     ]

@@ -11,143 +11,38 @@ from __future__ import annotations
 import secrets
 import shutil
 import time
-from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
 
 from harness.errors import RepositoryError
 from harness.failpoints import failpoint
 from harness.git.branch_commits import resolve
-from harness.git.checkout import locked_index
 from harness.git.environment import Git
-from harness.model.paths import NAME_FORM, is_problem, is_worker, parse_worktree_path, problem_path
+from harness.git.private_index import (
+    add_all,
+    changes,
+    drop_index,
+    drop_stale_lock,
+    install_index,
+    new_index,
+    restore_missing,
+)
+from harness.git.worktree_places import (
+    BEING_MADE,
+    LOCK_S,
+    Place,
+    Worktree,
+    admin_dir_on_branch,
+    is_being_made,
+    is_linked,
+    locate,
+    locked,
+)
 from harness.workspace.directories import Workspace
-from harness.workspace.files import file_lock
 
 SAVED = "refs/harness/saved/"
-_LOCK_S = 60.0
-_STALE_LOCK_S = 60.0
-_BEING_MADE = "kernel-harness: being made\n"
-_OURS = "harness+"
 _REMOVED = ".gone."
 _LISTED = 8
-_CACHES = (":(exclude,glob)**/__pycache__/**", ":(exclude,glob)**/.pytest_cache/**")
-
-
-@dataclass(frozen=True)
-class Place:
-    """A worker and the problem of its worktree."""
-
-    worker: str
-    problem: str
-
-    def __post_init__(self) -> None:
-        if not (is_worker(self.worker) and is_problem(self.problem)):
-            raise RepositoryError(
-                f"worker {self.worker!r} on problem {self.problem!r}: names are of {NAME_FORM} "
-                "(a worker's has no dot), and a problem is suite/name"
-            )
-
-    @property
-    def id(self) -> str:
-        """Name of git's administrative directory; `+` cannot be in the parts, so the name is unique."""
-        return "+".join(("harness", self.worker, *self.problem.split("/")))
-
-    @property
-    def path(self) -> str:
-        """The problem's directory in the repository, the only one that is checked out."""
-        return problem_path(self.problem)
-
-
-@dataclass(frozen=True)
-class WorktreeInfo:
-    """The state of one worktree on disk."""
-
-    worker: str
-    problem: str
-    path: Path
-    branch: str | None
-    complete: bool
-    """False for a half-made or broken worktree, which `add` completes."""
-
-
-@dataclass(frozen=True)
-class Worktree:
-    """A worktree's two directories: git's administrative directory and the files."""
-
-    place: Place
-    admin: Path
-    path: Path
-
-    @property
-    def index(self) -> Path:
-        """The worktree's index."""
-        return self.admin / "index"
-
-    @property
-    def git(self) -> Git:
-        """Git on this worktree only, independent of its `.git` file."""
-        return Git(self.admin, self.path)
-
-    def branch(self) -> str | None:
-        """Return the branch that is checked out; None if git has no record of it."""
-        try:
-            head = (self.admin / "HEAD").read_text().strip()
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        return head.removeprefix("ref: refs/heads/") if head.startswith("ref: refs/heads/") else None
-
-
-def locate(workspace: Workspace, place: Place) -> Worktree:
-    """Return a worktree's two directories, which need not exist.
-
-    Args:
-        workspace: the workspace of the worktree.
-        place: the worker and the problem.
-    """
-    admin = workspace.git_common_dir / "worktrees" / place.id
-    return Worktree(place, admin, workspace.worktree(place.worker, place.problem))
-
-
-def locked(workspace: Workspace, place: Place, operation: str) -> AbstractContextManager[None]:
-    """Hold a worktree's lock against every other process of the harness.
-
-    Args:
-        workspace: the workspace of the worktree.
-        place: the worker and the problem.
-        operation: the reason that a waiting process reports.
-    """
-    return file_lock(workspace.state / "git" / f"{place.id}.lock", wait_s=_LOCK_S, owner=operation)
-
-
-def git_dir_of(root: Path) -> Path:
-    """Return git's directory of a checkout: the repository's own, or a linked worktree's administrative one."""
-    dot = root / ".git"
-    if dot.is_dir():
-        return dot
-    try:
-        return (root / dot.read_text().strip().removeprefix("gitdir: ")).resolve()
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise RepositoryError("not a git checkout: there is no .git", where=str(root)) from error
-
-
-def admin_dir_on_branch(workspace: Workspace, branch: str, *, besides: Path | None = None) -> Path | None:
-    """Return the administrative directory of the checkout that has a branch checked out, or None.
-
-    Args:
-        workspace: the workspace of the repository.
-        branch: the branch's short name.
-        besides: an administrative directory that does not count.
-    """
-    common = workspace.git_common_dir
-    for admin in (common, *sorted((common / "worktrees").glob("*"))):
-        try:
-            head = (admin / "HEAD").read_text()
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        if admin != besides and head.strip() == f"ref: refs/heads/{branch}":
-            return admin
-    return None
 
 
 def count_unmerged(git: Git, branch: str) -> int:
@@ -159,23 +54,6 @@ def count_unmerged(git: Git, branch: str) -> int:
     """
     other_branches = (f"--exclude={branch}", "--branches", "--remotes")
     return int(git.run("rev-list", "--count", f"refs/heads/{branch}", "--not", *other_branches).text)
-
-
-def listing(workspace: Workspace) -> list[WorktreeInfo]:
-    """Return every worktree of the harness: those that git has a record of, and directories without a record."""
-    admins = sorted((workspace.git_common_dir / "worktrees").glob(f"{_OURS}*"))
-    places = {(parts[1], f"{parts[2]}/{parts[3]}") for admin in admins if len(parts := admin.name.split("+")) == 4}
-    for directory in workspace.worktrees.glob("*/*/*"):
-        place = parse_worktree_path(directory.relative_to(workspace.root).as_posix())
-        if directory.is_dir() and place and is_worker(place[0]) and is_problem(place[1]):
-            places.add(place)
-    infos = []
-    for worker, problem in sorted(places):
-        tree = locate(workspace, Place(worker, problem))
-        branch = tree.branch()
-        complete = branch is not None and not _being_made(tree) and _linked(tree)
-        infos.append(WorktreeInfo(worker, problem, tree.path, branch, complete))
-    return infos
 
 
 def add(workspace: Workspace, git: Git, place: Place, branch: str, base: str) -> Path:
@@ -276,8 +154,8 @@ def _unsaved(tree: Worktree, tip: str | None) -> list[str]:
         return sorted(str(file.relative_to(tree.path)) for file in files if file != tree.path / ".git")
     private = new_index(tree, tip)
     try:
-        if _being_made(tree):
-            _restore_missing(private)  # a file that was never written is not one that a person deleted
+        if is_being_made(tree):
+            restore_missing(private)  # a file that was never written is not one that a person deleted
         return changes(private)
     finally:
         drop_index(private)
@@ -347,35 +225,18 @@ def refuse_foreign(tree: Worktree) -> None:
         )
 
 
-def _being_made(tree: Worktree) -> bool:
-    try:
-        return (tree.admin / "locked").read_text() == _BEING_MADE
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-
-
-def _linked(tree: Worktree) -> bool:
-    """Return whether the two directories point at each other."""
-    try:
-        forth, back = (tree.path / ".git").read_text(), (tree.admin / "gitdir").read_text()
-        common = (tree.admin / "commondir").read_text()
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    return (forth, back, common) == (f"gitdir: {tree.admin}\n", f"{tree.path}/.git\n", "../..\n")
-
-
 def _healthy(tree: Worktree, branch: str) -> bool:
-    if _being_made(tree) or tree.branch() != branch or not _linked(tree) or not tree.index.is_file():
+    if is_being_made(tree) or tree.branch() != branch or not is_linked(tree) or not tree.index.is_file():
         return False
     if not (tree.admin / "info" / "sparse-checkout").is_file() or not (tree.admin / "config.worktree").is_file():
         return False
-    return not _drop_stale_lock(tree) and tree.git.ask("ls-files", "--stage", "--", tree.place.path).code == 0
+    return not drop_stale_lock(tree) and tree.git.ask("ls-files", "--stage", "--", tree.place.path).code == 0
 
 
 def _complete(workspace: Workspace, git: Git, tree: Worktree, branch: str) -> None:
     """Write the missing files of a worktree. After a kill at any point, the next call completes it."""
     # Missing files of an unfinished worktree are written; in a finished one, a person deleted them.
-    restore = _being_made(tree) or not tree.admin.is_dir() or not tree.path.is_dir()
+    restore = is_being_made(tree) or not tree.admin.is_dir() or not tree.path.is_dir()
     _mark(workspace, tree)
     failpoint("worktree.marked")
     _write(tree.admin / "HEAD", f"ref: refs/heads/{branch}\n")
@@ -394,7 +255,7 @@ def _complete(workspace: Workspace, git: Git, tree: Worktree, branch: str) -> No
     private = new_index(tree, f"refs/heads/{branch}")
     try:
         if restore:
-            _restore_missing(private)
+            restore_missing(private)
         failpoint("worktree.files_written")
         private.ask("update-index", "-q", "--really-refresh")  # a non-zero status only means that some files differ
         if not install_index(tree, private):
@@ -414,10 +275,10 @@ def _mark(workspace: Workspace, tree: Worktree) -> None:
     if not tree.admin.is_dir():
         # The directory appears together with the mark: an empty one could be pruned before the mark is written.
         fresh = workspace.state / "git" / f"new.{secrets.token_hex(6)}"
-        _write(fresh / "locked", _BEING_MADE)
+        _write(fresh / "locked", BEING_MADE)
         tree.admin.parent.mkdir(exist_ok=True)
         fresh.rename(tree.admin)
-    _write(tree.admin / "locked", _BEING_MADE)
+    _write(tree.admin / "locked", BEING_MADE)
 
 
 def _write(path: Path, text: str) -> None:
@@ -429,92 +290,8 @@ def _write(path: Path, text: str) -> None:
 
 
 def _set_config(git: Git, key: str, value: str) -> None:
-    deadline = time.monotonic() + _LOCK_S
+    deadline = time.monotonic() + LOCK_S
     while (answer := git.ask("config", key, value)).code:  # another command may hold the configuration's lock
         if time.monotonic() > deadline:
             raise RepositoryError(f"git config {key}: {answer.stderr.strip()}", where=str(git.git_dir))
         time.sleep(0.01)
-
-
-def new_index(tree: Worktree, commit: str) -> Git:
-    """Return git on the worktree with a private index of `commit`, in which only the problem's files are checked out.
-
-    Args:
-        tree: the worktree.
-        commit: a commit id or ref.
-    """
-    private = tree.git.using(index_file=tree.admin / f"index.{secrets.token_hex(6)}.new")
-    try:
-        private.run("read-tree", commit)
-        names = private.run("ls-files", "-z").stdout.split(b"\0")
-        inside = f"{tree.place.path}/".encode()
-        outside = b"".join(name + b"\0" for name in names if name and not name.startswith(inside))
-        private.run("update-index", "-z", "--skip-worktree", "--stdin", stdin=outside)
-    except BaseException:
-        drop_index(private)
-        raise
-    return private
-
-
-def drop_index(private: Git) -> None:
-    """Remove a private index."""
-    if private.index_file is not None:
-        private.index_file.unlink(missing_ok=True)
-
-
-def install_index(tree: Worktree, private: Git) -> bool:
-    """Make a private index the worktree's index; return False if another git command keeps the index locked.
-
-    Args:
-        tree: the worktree.
-        private: git with the private index.
-    """
-    _drop_stale_lock(tree)
-    with locked_index(tree.index) as is_locked:
-        if is_locked and private.index_file is not None:
-            private.index_file.replace(tree.index)
-    return is_locked
-
-
-def _drop_stale_lock(tree: Worktree) -> bool:
-    """Remove a lock that a killed git command left; return whether there was one."""
-    lock = tree.index.with_name("index.lock")
-    try:
-        stale = time.time() - lock.stat().st_mtime > _STALE_LOCK_S
-    except FileNotFoundError:
-        return False
-    if stale:  # only the harness works here, and its own git commands use private indexes
-        lock.unlink(missing_ok=True)
-    return stale
-
-
-def _restore_missing(private: Git) -> None:
-    root = private.work_tree
-    rows = (row.split(" ", 1) for row in private.run("ls-files", "-z", "-t").text.split("\0") if row)
-    missing = [name for tag, name in rows if tag != "S" and root is not None and not _exists(root / name)]
-    names = "".join(f"{name}\0" for name in missing).encode(errors="surrogateescape")
-    private.run("checkout-index", "-q", "-u", "-z", "--stdin", stdin=names)
-
-
-def _exists(path: Path) -> bool:
-    return path.is_symlink() or path.exists()
-
-
-def changes(private: Git) -> list[str]:
-    """Return the paths that differ between a private index' commit and the files, without Python's caches."""
-    options = ("--porcelain=v1", "-z", "--untracked-files=all", "--no-renames", "--ignored=no")
-    rows = private.run("status", *options, "--", ".", *_CACHES).text.split("\0")
-    return sorted(row[3:] for row in rows if row)
-
-
-def add_all(private: Git, path: str) -> None:
-    """Add every file below `path` to a private index, and remove files that no longer exist.
-
-    Args:
-        private: git with the private index and its worktree.
-        path: relative to the worktree's root; "." is the root.
-    """
-    # Git omits a directory without tracked files unless the exclusions begin with its path too.
-    caches = _CACHES if path == "." else [pattern.replace("**/", f"{path}/**/", 1) for pattern in _CACHES]
-    # With sparse checkout off for this command, paths outside the pattern can be added; the marks still hold.
-    private.run("-c", "core.sparseCheckout=false", "add", "--all", "--", path, *caches)

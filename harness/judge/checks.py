@@ -13,7 +13,7 @@ from harness.judge.input_data import stress_inputs
 from harness.judge.input_data.inputs import InputSource
 from harness.judge.precision import Truth, find_truth
 from harness.judge.reference import InvalidReferenceError, Reference, Value, torch_dtype
-from harness.judge.rounds import CheckOutcome, ForEachSet, Views
+from harness.judge.round_outcomes import CheckOutcome, ForEachSet, Views
 from harness.model.problem import Definition, Problem, Tolerance, Workload
 from harness.model.verdict import Verdict
 
@@ -51,7 +51,7 @@ def stress_tolerances(
 
 @dataclass(frozen=True)
 class WorkloadSets:
-    """Writes inputs of one workload; implements `harness.judge.rounds.InputSets`."""
+    """Writes inputs of one workload; implements `harness.judge.round_outcomes.InputSets`."""
 
     problem: Problem
     source: InputSource

@@ -24,7 +24,8 @@ from harness.judge.input_data.inputs import InputSource
 from harness.judge.input_data.layout import layout_of
 from harness.judge.recording import NotRecorded, RecordableWorkload, Recorded, record
 from harness.judge.reference import Reference
-from harness.judge.rounds import REPETITIONS, BaselineFailed, Rounds, Tally, TimedBlocks, remaining_s
+from harness.judge.round_outcomes import BaselineFailed, Tally, TimedBlocks
+from harness.judge.rounds import REPETITIONS, Rounds, remaining_s
 from harness.judge.runners import NoRoom, RunnerFailed
 from harness.judge.sides import Side, Staged, load, stage_solution
 from harness.judge.verdict import correct, failed, one_line, overall, timed, weakest_trust, with_bounds

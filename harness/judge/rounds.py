@@ -10,9 +10,8 @@ import contextlib
 import math
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import torch
 
@@ -21,6 +20,7 @@ from harness.judge.clock import calls_for, disturbed, per_call_ns
 from harness.judge.devices.interface import Calibration, Memory, T
 from harness.judge.placement_error import placement_error
 from harness.judge.reference import Value
+from harness.judge.round_outcomes import BaselineFailed, Checker, CheckOutcome, InputSets, Tally, TimedBlocks
 from harness.judge.runners import RunnerFailed
 from harness.judge.sides import Side
 from harness.judge.timing import Block, Race, TimedSide, counted_blocks, run_block, stopping_half_width
@@ -52,95 +52,6 @@ _CORRECTNESS_BATCH = 8
 """Largest batch of a correctness round."""
 _STRESS_CHANCE = 6
 """A batch with stress inputs follows a block with a probability of 1 in this number."""
-
-
-@dataclass(frozen=True)
-class CheckOutcome:
-    """Result of checking one call's outputs. `reason` is None when they are right."""
-
-    verdict: Verdict
-    reason: str | None
-    max_abs_error: float
-    max_rel_error: float
-    matched: float
-
-
-Views = Mapping[str, torch.Tensor]
-"""Inputs of one set by name, which are written in place."""
-ForEachSet = Callable[[Callable[[int], None], Sequence[int]], object]
-"""Calls a function for each of several set numbers, possibly in parallel threads."""
-
-
-class InputSets(Protocol):
-    """Source of a workload's inputs."""
-
-    def fill(self, sets: Sequence[Views], kinds: Sequence[str] = (), for_each_set: ForEachSet | None = None) -> None:
-        """Overwrite sets with fresh inputs, never the same twice.
-
-        Args:
-            sets: the sets to overwrite.
-            kinds: name of a stress case for each set, or "" for ordinary inputs; empty: all are ordinary.
-            for_each_set: fills several sets in parallel; None: one after the other.
-        """
-
-    def stress(self) -> Sequence[str]:
-        """Return the names of the stress cases: inputs of the same shapes with difficult values."""
-
-
-class Checker(Protocol):
-    """Check of one workload's outputs against the reference and the tolerance."""
-
-    def expected(self, inputs: Sequence[Value]) -> dict[str, torch.Tensor]:
-        """Return the reference's outputs for these inputs, by name."""
-
-    def check(
-        self,
-        inputs: Sequence[Value],
-        expected: Mapping[str, torch.Tensor],
-        outputs: Mapping[str, torch.Tensor],
-        kind: str = "",
-    ) -> CheckOutcome:
-        """Compare every element of a call's outputs.
-
-        Args:
-            inputs: of the call, in declaration order.
-            expected: the reference's outputs by name.
-            outputs: the candidate's outputs by name.
-            kind: stress case of the inputs; "" for ordinary ones.
-        """
-
-
-@dataclass
-class Tally:
-    """Number of checked calls, and their largest errors."""
-
-    checked: int = 0
-    max_abs_error: float = 0.0
-    max_rel_error: float = 0.0
-    matched: float = 1.0
-
-    def add(self, outcome: CheckOutcome) -> None:
-        """Add the result of one checked call."""
-        self.checked += 1
-        self.max_abs_error = max(self.max_abs_error, outcome.max_abs_error)
-        self.max_rel_error = max(self.max_rel_error, outcome.max_rel_error)
-        self.matched = min(self.matched, outcome.matched)
-
-
-@dataclass(frozen=True)
-class TimedBlocks:
-    """Result of timing one workload."""
-
-    blocks: tuple[Block, ...]
-    discarded: int
-    calls: int
-    """Calls of the candidate in all timed batches."""
-    checked: int
-    """Number of these calls whose outputs were checked."""
-    placement_error: float | None
-    """See `WorkloadResult`; None where calls are not timed one by one."""
-    slowdown_uncertainty: float
-    """Log ratio by which the candidate may be slower than its batches show. It is part of the error of processes."""
 
 
 def remaining_s(deadline: float) -> float:
@@ -453,7 +364,3 @@ def _placement_error(blocks: Sequence[Block], calibration: Calibration) -> float
     if not calibration.separate_calls:
         return None
     return placement_error([[batch for block in blocks for batch in block.readings[side]] for side in (0, 1)])
-
-
-class BaselineFailed(Exception):  # noqa: N818 - a fault of the problem, not of the candidate
-    """A baseline returned wrong outputs or broke."""

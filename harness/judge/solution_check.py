@@ -26,7 +26,8 @@ from harness.judge.devices.interface import Device, Memory
 from harness.judge.input_data.inputs import InputSource
 from harness.judge.input_data.layout import Layout, layout_of
 from harness.judge.reference import InvalidReferenceError, Reference, load_reference
-from harness.judge.rounds import LEAST_BATCH_S, CheckOutcome
+from harness.judge.round_outcomes import CheckOutcome
+from harness.judge.rounds import LEAST_BATCH_S
 from harness.judge.runners import RunnerFailed
 from harness.judge.sides import Side, Staged, load, stage_solution
 from harness.judge.verdict import one_line

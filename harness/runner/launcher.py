@@ -28,8 +28,8 @@ _ELEMENTS_PER_BLOCK = 4096
 """Elements of a copied piece per block."""
 _SPIN_CYCLES = (2_000, 40_000)
 """Durations of the two self-timed kernels, in cycles of the SM's clock."""
-_SHORT_BYTES, _SHORT_PLACES, _SHORT_REPEATS = 1 << 20, 16, 9
-"""Memory of the short kernels that show a process' own overhead: bytes, number of addresses, readings at each."""
+_SHORT_BYTES, _SHORT_PLACES = 1 << 20, 16
+"""Memory of the short kernels that show a process' own overhead: bytes, and number of addresses."""
 
 
 def _event_pair() -> tuple[torch.cuda.Event, torch.cuda.Event]:
@@ -42,6 +42,11 @@ class TrustedKernels:
     Args:
         cubin: trusted.cu, compiled by the judge.
     """
+
+    SHORT_REPEATS = 9
+    """Readings of each kernel in `short_kernel_us`, one after the other."""
+    SHORT_READINGS = 2 * _SHORT_PLACES * SHORT_REPEATS
+    """All readings of `short_kernel_us`."""
 
     def __init__(self, cubin: bytes) -> None:
         module = driver.load(cubin)
@@ -143,8 +148,8 @@ class TrustedKernels:
         """Return the overhead of events around a kernel, in microseconds: median over pairs of self-timed kernels.
 
         A short and a long kernel are launched together. Both count cycles of the SM's clock, whose frequency is the
-        same for both and cancels. The overhead is about 3 us on an H200. Readings from which it is subtracted agree
-        with CUPTI within 0.3 us (docs/clock.md).
+        same for both and cancels. The result is up to 0.8 us larger than CUPTI's, because the kernel does not count its
+        own start and end (docs/clock.md).
 
         Args:
             repeats: number of pairs.
@@ -173,7 +178,7 @@ class TrustedKernels:
         kernels = [self.read(address, _SHORT_BYTES) for address in addresses]
         kernels += [self.fill(address, _SHORT_BYTES, 0) for address in addresses]
         return statistics.fmean(
-            statistics.median(self._readings_us([kernel])[0] for _ in range(_SHORT_REPEATS)) for kernel in kernels
+            statistics.median(self._readings_us([kernel])[0] for _ in range(self.SHORT_REPEATS)) for kernel in kernels
         )
 
     def _readings_us(self, kernels: Sequence[PreparedLaunch]) -> list[float]:

@@ -58,7 +58,8 @@ def test_the_planner_records_closed_accounts_once_though_it_was_killed_between(s
     assert {record.id for record in unrecorded_accounts(site.workspace)} == {"a", "open"}
     planner = site.start("planner")
     wait_until(
-        lambda: [record.id for record in unrecorded_accounts(site.workspace)] == ["open"], what="the account's recording"
+        lambda: [record.id for record in unrecorded_accounts(site.workspace)] == ["open"],
+        what="the account's recording",
     )
     planner.terminate()
     planner.communicate(timeout=120)

@@ -11,7 +11,7 @@ from harness.git.repo import Repo
 from harness.ledger.accounts import all_accounts, total
 from harness.ledger.coordination import read_assignments
 from tests.agents import agents_site as its
-from tests.scripted_model import ModelRequest, Fail, Hang, Say, ScriptedModel, Step, Use, scripted
+from tests.scripted_model import Fail, Hang, ModelRequest, Say, ScriptedModel, Step, Use, scripted
 from tests.site import Site, git
 from tests.waiting import wait_until
 

@@ -29,7 +29,9 @@ def test_a_session_edits_submits_and_reads_the_answer(site: Site) -> None:
         site.start("worker", "w01", "--agent", "claude", extra=its.environment(model))
         its.says(site, "has finished", its.finished("t/one"))
     first, second = [
-        answer for answer in model.requests[-1].results if ("tried" not in answer and "x over" in answer) or "INCORRECT" in answer
+        answer
+        for answer in model.requests[-1].results
+        if ("tried" not in answer and "x over" in answer) or "INCORRECT" in answer
     ]
     assert first.startswith("INCORRECT_NUMERICAL")
     assert second.startswith("PASSED 1.5")

@@ -103,7 +103,9 @@ def test_a_cuda_example_compiles_without_spills(name: str, architecture: str, tm
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(name for name, architectures in ARCHITECTURES.items() if len(architectures) == 1))
+@pytest.mark.parametrize(
+    "name", sorted(name for name, architectures in ARCHITECTURES.items() if len(architectures) == 1)
+)
 def test_a_sample_of_one_architecture_says_so_and_the_other_refuses_it(name: str, tmp_path: Path) -> None:
     (own,) = ARCHITECTURES[name]
     spec = load_solution(PACK / "examples" / name).spec

@@ -14,7 +14,7 @@ import pytest
 from harness.agents.model_access import api_backoff
 from harness.ledger.accounts import total, unrecorded_accounts
 from tests.agents import agents_site as its
-from tests.scripted_model import ModelRequest, Drop, Fail, Hang, Say, ScriptedModel, Step, Use, scripted
+from tests.scripted_model import Drop, Fail, Hang, ModelRequest, Say, ScriptedModel, Step, Use, scripted
 from tests.site import Site
 from tests.waiting import wait_until
 

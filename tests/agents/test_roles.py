@@ -37,12 +37,16 @@ def test_a_subagent_has_its_own_model_and_tools_and_the_sessions_account(site: S
     with scripted(script) as model:
         site.start("worker", "w01", extra=its.environment(model))
         its.says(site, "has finished", its.finished("t/one"))
-    (of_reader,) = [request for request in model.requests if "You read kernels and answer" in str(request.body.get("system"))]
+    (of_reader,) = [
+        request for request in model.requests if "You read kernels and answer" in str(request.body.get("system"))
+    ]
     assert "haiku-4-5" in of_reader.body["model"]
     names = {tool["name"] for tool in of_reader.body["tools"]}
     assert {"Read", "mcp__harness__docs"} <= names
     assert not names & {"mcp__harness__submit", "Write", "Bash"}
-    assert any("it adds one" in result for request in model.requests for result in request.results), "the answer came back"
+    assert any("it adds one" in result for request in model.requests for result in request.results), (
+        "the answer came back"
+    )
     assert model.keys == {its.KEY}
     shown = site.call("transcript", "w01").stdout
     assert f"{len(model.requests)} answers" in shown.splitlines()[-1], "every answer is in the account"

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.command_line import call_harness
+from tests.ledger.audited_place import FILE, Place
 from tests.ledger.ledgers import git, make_workspace
-from tests.ledger.test_audit import FILE, Place
 
 
 def harness(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -17,7 +17,13 @@ def complete(site: Site, words: str, at: int) -> list[str]:
     """The completions for these words in bash, with the cursor in the word of index `at`."""
     variables = {"_HARNESS_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(at)}
     done = subprocess.run(
-        [PROGRAM], cwd=site.root, env=clean_environment(variables), capture_output=True, text=True, check=True, timeout=240
+        [PROGRAM],
+        cwd=site.root,
+        env=clean_environment(variables),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=240,
     )
     return [line.partition(",")[2] for line in done.stdout.splitlines() if line]
 

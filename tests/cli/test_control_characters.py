@@ -19,8 +19,8 @@ from harness.model.verdict import Verdict
 from harness.report.page import render as render_page
 from tests.cli.test_deep_input import said
 from tests.formats.problem_files import write_problem, write_solution
+from tests.ledger.audited_place import Place
 from tests.ledger.ledgers import PROBLEM
-from tests.ledger.test_audit import Place
 
 NASTY = "x\x1b[2Jy\u202ez\x07\nharness: forged | `code` <b> [a](http://b)"
 SHOWN = r"x\x1b[2Jy\u202ez\x07 harness: forged"  # the index keeps reasons as one line

@@ -12,8 +12,8 @@ from harness.cli import cli
 from harness.errors import HarnessError
 from harness.formats.ledger_documents import HEADER
 from tests.formats.problem_files import write_problem
+from tests.ledger.audited_place import FILE, Place
 from tests.ledger.ledgers import PROBLEM
-from tests.ledger.test_audit import FILE, Place
 
 DEEP = "[" * 50_000
 TOO_DEEP = "nested more than 50 levels deep"

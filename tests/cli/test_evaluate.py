@@ -131,7 +131,9 @@ def test_a_candidate_is_raced_with_the_fastest_baseline_by_either_clock(tmp_path
         assert evaluation["sealed_baseline"] == {"n40000": "eager"}
     done = _harness(tmp_path, "evaluate", "made/scale/solutions/cpu", "--against", "compile", **stub)
     assert done.returncode == 0, done.stderr
-    assert _judge_requests(tmp_path)[-1]["sealed_baseline"] == {}  # the requested variant is the baseline of both clocks
+    assert (
+        _judge_requests(tmp_path)[-1]["sealed_baseline"] == {}
+    )  # the requested variant is the baseline of both clocks
 
 
 def test_times_kept_by_one_clock_only_are_measured_anew(tmp_path: Path, stub: dict[str, str]) -> None:

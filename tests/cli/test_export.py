@@ -13,8 +13,8 @@ from harness.formats.export_solutions import solution_document
 from harness.formats.import_solutions import read_solution_json, spec_from
 from harness.formats.solutions import load_solution
 from tests.cli.test_audit import harness
+from tests.ledger.audited_place import Place
 from tests.ledger.ledgers import PROBLEM, git
-from tests.ledger.test_audit import Place
 
 PYTHON = "import torch\n\n\ndef run(x, y, BLOCK=1):\n    y.copy_(x + BLOCK)\n"
 GIVEN: dict[str, Any] = {"name": "n", "definition": "d", "author": "a", "description": "w", "target": "h200"}
@@ -60,7 +60,9 @@ def test_an_extension_carries_them_as_macros(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("binding", "means"), [(None, "tvm_ffi"), ("tvm_ffi", "tvm_ffi"), ("torch", "torch")])
 def test_an_extension_names_its_binding(tmp_path: Path, binding: str | None, means: str) -> None:
-    loaded = solution(tmp_path / "s", "cuda_cpp", "kernel.cu", "void run() {}\n", **({"binding": binding} if binding else {}))
+    loaded = solution(
+        tmp_path / "s", "cuda_cpp", "kernel.cu", "void run() {}\n", **({"binding": binding} if binding else {})
+    )
     document = solution_document(loaded, **GIVEN)
     assert document["spec"]["binding"] == means
     file = tmp_path / "solution.json"
@@ -104,7 +106,11 @@ def test_the_champion_is_exported(tmp_path: Path) -> None:
         assert refused.returncode == 1
         assert "has no evaluation in the ledger" in refused.stderr
         place.enter(
-            [place.draft("baseline"), place.draft(cites=1, **candidate), place.draft("confirmation", cites=2, **candidate)]
+            [
+                place.draft("baseline"),
+                place.draft(cites=1, **candidate),
+                place.draft("confirmation", cites=2, **candidate),
+            ]
         )
     ran = harness(root, "export", PROBLEM, "-o", "out.json")
     assert ran.returncode == 0, ran.stderr

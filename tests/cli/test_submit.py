@@ -41,7 +41,9 @@ def test_what_passes_is_committed_judged_and_told(site: Site, worktree: Path) ->
     assert "Agent: person" in message
     assert git(worktree, "status", "--porcelain") == ""
     repeated = inside(site, worktree).call("submit", "--json")
-    assert Entry.model_validate_json(repeated.stdout).verdict == "PASSED", "a known verdict: reported again, not judged again"
+    assert Entry.model_validate_json(repeated.stdout).verdict == "PASSED", (
+        "a known verdict: reported again, not judged again"
+    )
     assert sum(request["kind"] == "evaluation" for request in site.requests()) == 1
 
 

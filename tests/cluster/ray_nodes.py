@@ -152,7 +152,9 @@ class RayNodes:
 
         def ended() -> bool:
             pids, judges = self.processes(name), set(self.processes(name, "judge"))
-            for pid in sorted(pids, key=lambda pid: pid in judges):  # no process is left that could report a judge's end
+            for pid in sorted(
+                pids, key=lambda pid: pid in judges
+            ):  # no process is left that could report a judge's end
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             return not pids

@@ -200,7 +200,9 @@ def test_a_host_whose_clock_is_an_hour_ahead_judges_as_others_do(run: RaySite, n
     assert re.search(r"its clock differs by \+3[56]\d\d s", doctor.stdout)
     run.assert_each_passed_once(commits)
     run.assert_audited()
-    assert [entry.candidate.tree for entry in run.evaluations() if entry.candidate] == [commit.tree for commit in commits]
+    assert [entry.candidate.tree for entry in run.evaluations() if entry.candidate] == [
+        commit.tree for commit in commits
+    ]
     assert all(abs(time.time() - entry_time(entry.at)) < 900 for entry in run.evaluations()), "the head's clock counts"
 
 
@@ -229,7 +231,9 @@ def test_a_second_head_is_refused(run: RaySite, nodes: RayNodes, tmp_path: Path)
 
 def test_a_host_of_another_version_is_refused_with_the_reason(run: RaySite, nodes: RayNodes, tmp_path: Path) -> None:
     other_version = tmp_path / "other version"
-    shutil.copytree(Path(harness.__file__).parent, other_version / "harness", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        Path(harness.__file__).parent, other_version / "harness", ignore=shutil.ignore_patterns("__pycache__")
+    )
     with (other_version / "harness/judge/verdict.py").open("a") as source:
         source.write("\n# another judge\n")
     with further_node(nodes, "old", extra={"PYTHONPATH": str(other_version)}):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from harness.errors import RepositoryError
-from harness.git import worktrees
+from harness.git import private_index
 from harness.git.repo import Repo
 from harness.workspace.directories import Workspace
 from tests.ledger.ledgers import git, make_workspace
@@ -381,5 +381,5 @@ def test_a_person_holding_the_index_is_told_apart_from_a_stale_lock(
     with pytest.raises(RepositoryError, match="its index is locked by another git command"):
         add(repo)
     assert (admin / "index.lock").exists()
-    monkeypatch.setattr(worktrees, "_STALE_LOCK_S", -1.0)
+    monkeypatch.setattr(private_index, "_STALE_LOCK_S", -1.0)
     assert_healthy(repo, add(repo))

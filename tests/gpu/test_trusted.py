@@ -77,6 +77,5 @@ def test_sealed_readings_agree_with_cupti() -> None:
 
     rows = list(agreement())
     assert len(rows) >= 8
-    for kernel, allowed, difference_text in rows:
-        difference = abs(float(difference_text.rpartition(" ")[2]))
-        assert difference <= float(allowed.partition(" ")[0]), f"{kernel}: {difference_text}, allowed {allowed}"
+    differing = [row for row in rows if abs(float(row[2].rpartition(" ")[2])) > float(row[1].partition(" ")[0])]
+    assert not differing, rows

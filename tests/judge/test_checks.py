@@ -9,7 +9,7 @@ from harness.judge.checks import WorkloadCheck, WorkloadSets
 from harness.judge.input_data.inputs import InputSource
 from harness.judge.input_data.stress_inputs import CASES, make, stress_cases
 from harness.judge.reference import load_reference
-from harness.judge.rounds import CheckOutcome
+from harness.judge.round_outcomes import CheckOutcome
 from harness.model.problem import Problem
 from harness.model.verdict import Verdict
 from tests.judge.made import problem, tensor

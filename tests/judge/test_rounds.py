@@ -10,7 +10,8 @@ from unittest.mock import create_autospec
 import pytest
 
 from harness.judge.devices.interface import Batch, Calibration, Device, Memory
-from harness.judge.rounds import Checker, CheckOutcome, InputSets, Rounds
+from harness.judge.round_outcomes import Checker, CheckOutcome, InputSets
+from harness.judge.rounds import Rounds
 from harness.judge.runners import Runner, RunnerFailed
 from harness.judge.sides import Side
 from harness.judge.timing import Block

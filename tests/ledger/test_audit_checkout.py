@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from harness.git import checkout
+from tests.ledger.audited_place import FILE, Place
 from tests.ledger.ledgers import git
-from tests.ledger.test_audit import FILE, Place
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from harness.git.repo import Repo
 from harness.ledger.audit.audit import Audit, audit
 from harness.ledger.ledger import Ledger
 from harness.workspace.directories import Workspace
+from tests.ledger.audited_place import Place
 from tests.ledger.ledgers import START, git, ticking
-from tests.ledger.test_audit import Place
 
 WRITTEN = "refs/harness/written/main"
 

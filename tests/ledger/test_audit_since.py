@@ -11,8 +11,8 @@ import pytest
 from harness.errors import ConfigurationError
 from harness.ledger.audit.audit import audit
 from harness.ledger.audit.since import since_when
+from tests.ledger.audited_place import FILE, Place
 from tests.ledger.ledgers import git
-from tests.ledger.test_audit import FILE, Place
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 

@@ -11,8 +11,8 @@ import pytest
 from harness.formats.ledger_documents import HEADER, hash_of, parse, render, split
 from harness.formats.ledger_heads import Head, read_heads, render_heads
 from harness.model.paths import HEADS
+from tests.ledger.audited_place import FILE, Place
 from tests.ledger.ledgers import PROBLEM, git
-from tests.ledger.test_audit import FILE, Place
 
 Json = dict[str, Any]
 

@@ -14,8 +14,8 @@ from harness.model.paths import HEADS
 from harness.model.verdict import Verdict
 from harness.report.merging import prepare
 from harness.report.proof import Proof, check_proof
+from tests.ledger.audited_place import FILE, Place
 from tests.ledger.ledgers import PROBLEM, git
-from tests.ledger.test_audit import FILE, Place
 
 PLACE = f"problems/{PROBLEM}/solutions/cpu"
 WIN = f"win/main/{PROBLEM}"

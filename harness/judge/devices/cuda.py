@@ -35,6 +35,7 @@ from harness.judge.devices.cuda_placements import PlacementPool
 from harness.judge.devices.cuda_sealed import SealedClock
 from harness.judge.devices.cuda_start import calibration_layout, reserve_memory
 from harness.judge.devices.cuda_statistics import bounded_process_error, held_calls, middle_mean, process_offset_ns
+from harness.judge.devices.event_overhead import event_overhead_us
 from harness.judge.devices.interface import Batch, Calibration, Device, Memory, Reading, T
 from harness.judge.devices.lock import take_device_lock
 from harness.judge.devices.mps import require_no_mps
@@ -144,9 +145,10 @@ class CudaDevice:
         self._cycle = Cycle(self._trusted, self._probe)
         self._min_overhead_ns = math.inf
         self.calibration = _BOUNDED
-        self._short_kernel_ns = self._trusted.short_kernel_us() * 1e3
+        short_kernel_us = self._trusted.short_kernel_us()
+        self._short_kernel_ns = short_kernel_us * 1e3
         self._calibrated_at = 0.0
-        self.sealed = SealedClock(self, self._trusted.pair_overhead_us() * 1e3)
+        self.sealed = SealedClock(self, event_overhead_us(self._trusted, short_kernel_us) * 1e3)
         self.recalibrate()
 
     def clock(self, *, sealed: bool) -> Device:

@@ -14,8 +14,6 @@ from harness.judge.input_data.layout import Layout
 from harness.judge.runners import Runner
 from harness.model.verdict import Trust
 
-MAX_EVENT_OVERHEAD_NS = 2_400.0
-"""Largest overhead of an event pair per call, by CUPTI (docs/clock.md). A larger one would flatter short calls."""
 _PROCESS_SHARE = 0.0005
 _PROCESS_NS = 40.0
 """Standard deviations between processes that run the same kernel: a share of a call, and nanoseconds."""
@@ -56,14 +54,13 @@ class SealedClock:
 
     Args:
         device: the device, which does everything but the timing.
-        pair_overhead_ns: overhead of events around a kernel, measured at the start of the judge.
+        event_overhead_ns: overhead of events around a kernel, measured at the start of the judge.
     """
 
-    def __init__(self, device: EventTimedDevice, pair_overhead_ns: float) -> None:
+    def __init__(self, device: EventTimedDevice, event_overhead_ns: float) -> None:
         self._device = device
-        call_overhead_ns = min(MAX_EVENT_OVERHEAD_NS, pair_overhead_ns)
         self.calibration = Calibration(
-            0.0, 0.0, batch_ns=4_000_000, most_calls=10, call_overhead_ns=call_overhead_ns, separate_calls=True
+            0.0, 0.0, batch_ns=4_000_000, most_calls=10, call_overhead_ns=event_overhead_ns, separate_calls=True
         )
         self.target, self.memory_on = device.target, device.memory_on
         self.languages = device.languages  # the `baseline/` of a problem may be in any of them

@@ -1,0 +1,187 @@
+"""Measure the throughput of the daemon with a full queue of distinct candidates that no cache contains.
+
+    python -m benchmarks.gpu_queue PART[,PART...] [--device DEVICE | --cluster ADDRESS] [--count 20]
+
+Parts: `triton` (3 workloads), `triton14` (14 workloads), `cuda` (a sealed solution, 3 workloads), `cpu` (C++, with
+`--device cpu`).
+
+The candidates of a part are submitted at once, after one that each judge has already judged: it measures the baselines
+and starts the runners. The time goes from the submission to the last entry, confirmations included. Run it with one
+visible GPU and with several, and compare the evaluations per minute.
+"""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tabulate import tabulate
+
+from benchmarks.cycle import running
+from benchmarks.gpu import SOURCE, TRITON, fresh_cuda, problem, solution
+from harness.cli.devices import gpu_target
+from harness.git.repo import Repo
+from harness.ledger.create_workspace import create_workspace
+from harness.ledger.ledger import read_records
+from harness.ledger.submission import solution_dir
+from harness.model.paths import ledger_file
+from harness.workspace.directories import Workspace
+from harness.workspace.status import read_daemon_status
+from tests.waiting import wait_until
+
+_DEADLINE_S = 500.0
+_PARTS = {"triton": (64, 512, 4096), "triton14": tuple(range(32, 480, 32)), "cuda": (64, 512, 4096), "cpu": (64,)}
+"""Rows of the workloads of each part."""
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """Result of one part."""
+
+    seconds: float
+    evaluations: int
+    confirmations: int
+    verdicts: str
+    judges: int
+
+
+def measure(workspace: Workspace, repo: Repo, part: str, target: str, count: int, root: Path) -> Throughput:
+    """Submit the candidates of a part to a running daemon, and wait until none is left.
+
+    Args:
+        workspace: workspace of the daemon.
+        repo: its repository, whose branch main contains the problem.
+        part: name of the part.
+        target: target of the solutions.
+        count: number of counted candidates.
+        root: directory for the sources.
+    """
+    name = problem(root, _PARTS[part]).name
+    key = f"bench/{name}"
+    salt = secrets.token_hex(4)
+
+    def write(directory: Path, number: int) -> None:
+        if part == "cpu":
+            shutil.copytree(SOURCE / "solutions" / "cpu", directory, dirs_exist_ok=True)
+            with (directory / "kernel.cpp").open("a") as file:
+                file.write(f"// {salt} {number}\n")
+            return
+        if part == "cuda":
+            source = fresh_cuda(root, number)
+        else:
+            text = TRITON.replace("rms(", f"rms_{salt}_{number}(").replace("rms[(", f"rms_{salt}_{number}[(")
+            source = solution(root, f"{part}{number}", "triton", text)
+        shutil.copytree(source, directory, dirs_exist_ok=True)
+
+    judges = len(wait_until(lambda: _ready_judges(workspace), deadline_s=_DEADLINE_S, what="ready judges"))
+    for number in range(judges):  # each judge measures the baselines once
+        _submit(repo, f"{part}-first{number}", key, target, write, number)
+    _wait_until_idle(workspace, judges)
+    before = _entries(workspace, repo, key)
+    worktrees = [_prepare(repo, f"{part}-{number:02d}", key, target, write, judges + number) for number in range(count)]
+    begin = time.perf_counter()
+    for number, worktree in enumerate(worktrees):
+        repo.commit_solution(worktree, key, target, f"Candidate {number}", {})
+    wait_until(
+        lambda: _entries(workspace, repo, key)["evaluation"] >= before["evaluation"] + count or None,
+        deadline_s=_DEADLINE_S,
+        what="all entries",
+    )
+    _wait_until_idle(workspace, judges + count)
+    seconds = time.perf_counter() - begin
+    after = _entries(workspace, repo, key)
+    return Throughput(
+        seconds,
+        after["evaluation"] - before["evaluation"],
+        after["confirmation"] - before["confirmation"],
+        "/".join(sorted({str(entry["verdict"]) for entry in read_records(workspace, repo, ledger_file(key))
+                         if entry["kind"] == "evaluation"})),
+        judges,
+    )  # fmt: skip
+
+
+def _prepare(repo: Repo, worker: str, key: str, target: str, write: Callable[[Path, int], None], number: int) -> Path:
+    worktree = repo.add_worktree(worker, key, f"agents/main/{worker}/{key}", repo.tip("main"))
+    directory = solution_dir(worktree, key, target)
+    directory.mkdir(parents=True, exist_ok=True)
+    write(directory, number)
+    return worktree
+
+
+def _submit(repo: Repo, worker: str, key: str, target: str, write: Callable[[Path, int], None], number: int) -> None:
+    repo.commit_solution(_prepare(repo, worker, key, target, write, number), key, target, "First candidate", {})
+
+
+def _entries(workspace: Workspace, repo: Repo, key: str) -> dict[str, int]:
+    """Return the number of evaluations that were timed, and of confirmations."""
+    entries = [entry for entry in read_records(workspace, repo, ledger_file(key)) if not entry.get("answered_from")]
+    return {kind: sum(entry["kind"] == kind for entry in entries) for kind in ("evaluation", "confirmation")}
+
+
+def _ready_judges(workspace: Workspace) -> tuple[str, ...] | None:
+    """Return the names of the judges once none is starting."""
+    status = read_daemon_status(workspace)
+    if status is None or not status.judges or any(judge.state != "idle" for judge in status.judges):
+        return None
+    return tuple(judge.device for judge in status.judges)
+
+
+def _wait_until_idle(workspace: Workspace, evaluations: int) -> None:
+    def idle() -> bool | None:
+        status = read_daemon_status(workspace)
+        busy = status is None or status.queued or status.current or status.evaluations_done < evaluations
+        return None if busy else True
+
+    wait_until(idle, deadline_s=_DEADLINE_S, what="an idle daemon")
+
+
+def _rows(part: str, result: Throughput) -> list[tuple[str, str]]:
+    requests = result.evaluations + result.confirmations
+    return [
+        (f"{part}: judges, evaluations, confirmations, verdicts",
+         f"{result.judges}, {result.evaluations}, {result.confirmations}, {result.verdicts}"),
+        (f"{part}: seconds for each evaluation, with confirmations", f"{result.seconds / result.evaluations:.2f}"),
+        (f"{part}: seconds for each evaluation or confirmation", f"{result.seconds / requests:.2f}"),
+        (f"{part}: evaluations and confirmations per minute", f"{60 * requests / result.seconds:.1f}"),
+    ]  # fmt: skip
+
+
+def main() -> None:
+    """Measure the parts one after the other with one daemon, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", type=lambda text: text.split(","))
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--cluster")
+    parser.add_argument("--count", type=int, default=20)
+    options = parser.parse_args()
+    unknown_parts = set(options.parts) - set(_PARTS)
+    if unknown_parts:
+        parser.error(f"no such part: {', '.join(sorted(unknown_parts))}. Parts: {', '.join(_PARTS)}")
+    judges = ("--cluster", options.cluster) if options.cluster else ("--device", options.device)
+    target = "cpu" if options.parts == ["cpu"] else gpu_target() or "cuda"
+    with tempfile.TemporaryDirectory(prefix="harness-bench-") as directory:
+        root = Path(directory)
+        workspace = create_workspace(root / "queue", suites=()).workspace
+        with Repo(workspace) as repo:
+            files = {
+                f"problems/bench/{file.parent.name}/{file.name}": file.read_bytes()
+                for part in options.parts
+                for file in problem(root, _PARTS[part]).iterdir()
+            }
+            repo.commit_files("main", files, "Add problems")
+            with running(workspace, "daemon", *judges):
+                for part in options.parts:
+                    result = measure(workspace, repo, part, target, options.count, root)
+                    sys.stdout.write(tabulate(_rows(part, result)) + "\n")
+                    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

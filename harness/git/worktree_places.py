@@ -1,0 +1,169 @@
+"""Locations of the workers' worktrees: git's administrative directory, the files, and the branch of each."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.errors import RepositoryError
+from harness.git.environment import Git
+from harness.model.paths import NAME_FORM, is_problem, is_worker, parse_worktree_path, problem_path
+from harness.workspace.directories import Workspace
+from harness.workspace.files import file_lock
+
+LOCK_S = 60.0
+BEING_MADE = "kernel-harness: being made\n"
+"""Content of git's `locked` file of a worktree until it is complete."""
+_OURS = "harness+"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A worker and the problem of its worktree."""
+
+    worker: str
+    problem: str
+
+    def __post_init__(self) -> None:
+        if not (is_worker(self.worker) and is_problem(self.problem)):
+            raise RepositoryError(
+                f"worker {self.worker!r} on problem {self.problem!r}: names are of {NAME_FORM} "
+                "(a worker's has no dot), and a problem is suite/name"
+            )
+
+    @property
+    def id(self) -> str:
+        """Name of git's administrative directory; `+` cannot be in the parts, so the name is unique."""
+        return "+".join(("harness", self.worker, *self.problem.split("/")))
+
+    @property
+    def path(self) -> str:
+        """The problem's directory in the repository, the only one that is checked out."""
+        return problem_path(self.problem)
+
+
+@dataclass(frozen=True)
+class WorktreeInfo:
+    """The state of one worktree on disk."""
+
+    worker: str
+    problem: str
+    path: Path
+    branch: str | None
+    complete: bool
+    """False for a half-made or broken worktree, which `add` completes."""
+
+
+@dataclass(frozen=True)
+class Worktree:
+    """A worktree's two directories: git's administrative directory and the files."""
+
+    place: Place
+    admin: Path
+    path: Path
+
+    @property
+    def index(self) -> Path:
+        """The worktree's index."""
+        return self.admin / "index"
+
+    @property
+    def git(self) -> Git:
+        """Git on this worktree only, independent of its `.git` file."""
+        return Git(self.admin, self.path)
+
+    def branch(self) -> str | None:
+        """Return the branch that is checked out; None if git has no record of it."""
+        try:
+            head = (self.admin / "HEAD").read_text().strip()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return head.removeprefix("ref: refs/heads/") if head.startswith("ref: refs/heads/") else None
+
+
+def locate(workspace: Workspace, place: Place) -> Worktree:
+    """Return a worktree's two directories, which need not exist.
+
+    Args:
+        workspace: the workspace of the worktree.
+        place: the worker and the problem.
+    """
+    admin = workspace.git_common_dir / "worktrees" / place.id
+    return Worktree(place, admin, workspace.worktree(place.worker, place.problem))
+
+
+def locked(workspace: Workspace, place: Place, operation: str) -> AbstractContextManager[None]:
+    """Hold a worktree's lock against every other process of the harness.
+
+    Args:
+        workspace: the workspace of the worktree.
+        place: the worker and the problem.
+        operation: the reason that a waiting process reports.
+    """
+    return file_lock(workspace.state / "git" / f"{place.id}.lock", wait_s=LOCK_S, owner=operation)
+
+
+def git_dir_of(root: Path) -> Path:
+    """Return git's directory of a checkout: the repository's own, or a linked worktree's administrative one."""
+    dot = root / ".git"
+    if dot.is_dir():
+        return dot
+    try:
+        return (root / dot.read_text().strip().removeprefix("gitdir: ")).resolve()
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise RepositoryError("not a git checkout: there is no .git", where=str(root)) from error
+
+
+def admin_dir_on_branch(workspace: Workspace, branch: str, *, besides: Path | None = None) -> Path | None:
+    """Return the administrative directory of the checkout that has a branch checked out, or None.
+
+    Args:
+        workspace: the workspace of the repository.
+        branch: the branch's short name.
+        besides: an administrative directory that does not count.
+    """
+    common = workspace.git_common_dir
+    for admin in (common, *sorted((common / "worktrees").glob("*"))):
+        try:
+            head = (admin / "HEAD").read_text()
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        if admin != besides and head.strip() == f"ref: refs/heads/{branch}":
+            return admin
+    return None
+
+
+def listing(workspace: Workspace) -> list[WorktreeInfo]:
+    """Return every worktree of the harness: those that git has a record of, and directories without a record."""
+    admins = sorted((workspace.git_common_dir / "worktrees").glob(f"{_OURS}*"))
+    places = {(parts[1], f"{parts[2]}/{parts[3]}") for admin in admins if len(parts := admin.name.split("+")) == 4}
+    for directory in workspace.worktrees.glob("*/*/*"):
+        place = parse_worktree_path(directory.relative_to(workspace.root).as_posix())
+        if directory.is_dir() and place and is_worker(place[0]) and is_problem(place[1]):
+            places.add(place)
+    infos = []
+    for worker, problem in sorted(places):
+        tree = locate(workspace, Place(worker, problem))
+        branch = tree.branch()
+        complete = branch is not None and not is_being_made(tree) and is_linked(tree)
+        infos.append(WorktreeInfo(worker, problem, tree.path, branch, complete))
+    return infos
+
+
+def is_being_made(tree: Worktree) -> bool:
+    """Return true if the worktree was begun and is not complete."""
+    try:
+        return (tree.admin / "locked").read_text() == BEING_MADE
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
+def is_linked(tree: Worktree) -> bool:
+    """Return whether the two directories point at each other."""
+    try:
+        forth, back = (tree.path / ".git").read_text(), (tree.admin / "gitdir").read_text()
+        common = (tree.admin / "commondir").read_text()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return (forth, back, common) == (f"gitdir: {tree.admin}\n", f"{tree.path}/.git\n", "../..\n")
