@@ -267,7 +267,7 @@ class Site:
             AssertionError: some go on.
         """
         try:
-            wait_until(lambda: not self.strays(), what="the end of every process", deadline_s=deadline_s)
+            wait_until(lambda: not self.strays(), event="the end of every process", deadline_s=deadline_s)
         except TimeoutError:
             raise AssertionError(f"stray processes: {self.strays()}") from None
 

@@ -53,7 +53,7 @@ def says(site: Site, event: str, condition: Callable[[WorkerStatus], object], wo
         return status is not None and bool(condition(status))
 
     try:
-        wait_until(meets, what=f"{worker} {event}", deadline_s=240)
+        wait_until(meets, event=f"{worker} {event}", deadline_s=240)
     except TimeoutError as error:
         status = read_worker_status(site.workspace, worker)
         raise AssertionError(f"{error}; {status}\n{log(site, worker)[-6000:]}") from None

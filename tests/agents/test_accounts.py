@@ -59,7 +59,7 @@ def test_the_planner_records_closed_accounts_once_though_it_was_killed_between(s
     planner = site.start("planner")
     wait_until(
         lambda: [record.id for record in unrecorded_accounts(site.workspace)] == ["open"],
-        what="the account's recording",
+        event="the account's recording",
     )
     planner.terminate()
     planner.communicate(timeout=120)
@@ -79,7 +79,7 @@ def test_a_purse_counts_each_account_once_while_it_moves_into_the_ledger(site: S
         spend_tracker = SpendTracker(site.workspace, repo, Config())
         assert spend_tracker.spent().usd == 3.0
         planner = site.start("planner")
-        wait_until(lambda: not unrecorded_accounts(site.workspace), what="both in the ledger")
+        wait_until(lambda: not unrecorded_accounts(site.workspace), event="both in the ledger")
         planner.terminate()
         planner.communicate(timeout=120)
         assert spend_tracker.spent().usd == 3.0

@@ -31,7 +31,7 @@ def plan(
     with scripted(script) as model:
         planner = site.start("planner", *WORKERS, extra=its.environment(model))
         with Repo(site.workspace) as repo:
-            wait_until(lambda: read_assignments(repo, "main"), what="a table")
+            wait_until(lambda: read_assignments(repo, "main"), event="a table")
             table = {row.worker: row.problem for row in read_assignments(repo, "main")}
         planner.terminate()
         output, _ = planner.communicate(timeout=120)

@@ -58,7 +58,7 @@ def judge_is_ready(site: Site) -> bool:
 def test_a_script_improves_a_kernel_and_submits(site: Site) -> None:
     configure(site, SCRIPT)
     site.start("daemon")
-    wait_until(lambda: judge_is_ready(site), what="a judge, so that baselines are measured before the session")
+    wait_until(lambda: judge_is_ready(site), event="a judge, so that baselines are measured before the session")
     its.assign(site, its.row("t/one"))
     worker = site.start("worker", "w01")
     its.says(site, "has finished", its.finished("t/one"))

@@ -79,7 +79,7 @@ def edit_the_table(site: Site, row: str) -> None:
             return False
         return True
 
-    wait_until(committed, what="a person's commit", poll_s=0.5)
+    wait_until(committed, event="a person's commit", poll_s=0.5)
 
 
 def report_data(site: Site) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def the_morning_looks_in_and_leaves(site: Site, pid: int) -> None:
     watch = ("status", "--watch")
     with on_terminal(site.root, *watch, columns=80, lines=24, environment=site.environment()) as terminal:
         terminal.read_until("run main, target cpu")
-        wait_until(lambda: "PASSED" in its.verdicts(site), what="a kernel of t/one", deadline_s=240)
+        wait_until(lambda: "PASSED" in its.verdicts(site), event="a kernel of t/one", deadline_s=240)
         terminal.read_until("1 of 2 problems have a confirmed speed-up")
         assert terminal.interrupt() == 130
     follower.send_signal(signal.SIGINT)
@@ -126,8 +126,8 @@ def the_morning_looks_in_and_leaves(site: Site, pid: int) -> None:
 def at_noon_a_person_has_another_plan(site: Site) -> None:
     edit_the_table(site, "| w01 | t/two | pinned | make it faster |")
     its.says(site, "works on t/two", lambda status: status.problem == "t/two")
-    wait_until(lambda: its.verdicts(site, "t/two") == ["PASSED", "PASSED"], what="two kernels of t/two", deadline_s=240)
-    wait_until(lambda: len(site.entries("t/two", kind="confirmation")) == 2, what="their confirmations", deadline_s=240)
+    wait_until(lambda: its.verdicts(site, "t/two") == ["PASSED", "PASSED"], event="two kernels", deadline_s=240)
+    wait_until(lambda: len(site.entries("t/two", kind="confirmation")) == 2, event="confirmations", deadline_s=240)
     assert "| w01 | t/two | pinned | make it faster |" in git(site.root, "show", "main:COORDINATION.md")
 
 

@@ -141,7 +141,7 @@ def cli_of(site: Site) -> int:
                 return pid
         return None
 
-    return wait_until(find, what="the CLI")
+    return wait_until(find, event="the CLI")
 
 
 @pytest.mark.slow
@@ -150,7 +150,7 @@ def test_a_killed_cli_is_resumed_with_its_work_and_its_money(site: Site) -> None
         return [*its.kernel("t/one", "stub: speedup=1.5"), its.bash(NAP), its.submit()]
 
     with at_work(site, script) as (model, _):
-        wait_until(lambda: len(model.requests) == 3, what="the third turn")
+        wait_until(lambda: len(model.requests) == 3, event="the third turn")
         its.says(site, "is in Bash", lambda status: "time.sleep" in status.last_message)
         os.kill(cli_of(site), signal.SIGKILL)
         done(site)
@@ -171,12 +171,12 @@ def test_a_killed_harness_leaves_no_process_and_goes_on_where_it_was(site: Site)
         its.says(site, "is in Bash", lambda status: "time.sleep" in status.last_message)
         wait_until(
             lambda: sum("time.sleep" in c and "bash" not in c for _, c in its.processes_below(worker.pid)) >= 2,
-            what="both naps",
+            event="both naps",
         )
         before = [pid for pid, _ in its.processes_below(worker.pid)]
         spent = total(unrecorded_accounts(site.workspace))
         worker.kill()
-        wait_until(lambda: not any(_alive(pid) for pid in before), what="the end of the sandbox")
+        wait_until(lambda: not any(_alive(pid) for pid in before), event="the end of the sandbox")
         assert total(unrecorded_accounts(site.workspace)).usd == spent.usd > 0
         site.start("worker", "w01", "--agent", "claude", extra=its.environment(model))
         done(site)

@@ -61,6 +61,6 @@ def test_a_lesson_is_shown_to_others_with_its_proof_and_withdrawn_when_contradic
             process.communicate(timeout=120)
             assert "leaves t/one: done" in its.log(site, worker), its.log(site, worker)
             planner = site.start("planner", "--worker", "w09")
-            wait_until(partial(_holds, site, left), what=f"the lesson {left!r} in the ledger")
+            wait_until(partial(_holds, site, left), event=f"the lesson {left!r} in the ledger")
             planner.terminate()
             planner.communicate(timeout=120)

@@ -150,7 +150,7 @@ def test_a_request_waits_for_the_room_that_another_one_leaves(site: Site) -> Non
     ):
         stack.callback(may_answer.set)  # also when an assertion fails
         first_answer: Future[tuple[int, str]] = threads.submit(first.ask)
-        wait_until(lambda: model.requests, what="the first request at the model")
+        wait_until(lambda: model.requests, event="the first request at the model")
         second_answer: Future[tuple[int, str]] = threads.submit(second.ask)
         reserve, looks = second.budget.reserve, 0
 
@@ -160,7 +160,7 @@ def test_a_request_waits_for_the_room_that_another_one_leaves(site: Site) -> Non
             return reserve(body)
 
         second.budget.reserve = looking  # type: ignore[method-assign, assignment]
-        wait_until(lambda: looks >= 2, what="two looks for room")
+        wait_until(lambda: looks >= 2, event="two looks for room")
         assert len(model.requests) == 1, "the other waits in its gateway"
         assert not second_answer.done()
         may_answer.set()

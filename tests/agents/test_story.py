@@ -95,7 +95,7 @@ def test_two_workers_and_a_planner_take_two_problems_to_passed(tmp_path: Path) -
         start = site.start("start", "--device", "cpu", extra=its.environment(model))
         wait_until(
             lambda: start.poll() is not None or _has_happened(site),
-            what="a passed kernel for both problems, and w01's move to the other",
+            event="a passed kernel for both problems, and w01's move to the other",
             deadline_s=480,
             poll_s=0.5,
         )

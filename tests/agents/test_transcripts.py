@@ -1,4 +1,4 @@
-"""Command-line agents as they are: the form of their prompts, the requirements on this machine, and the stored transcripts."""
+"""Command-line agents: the form of their prompts, their requirements on the machine, and the stored transcripts."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def test_a_worker_that_is_moved_leaves_after_the_trial_it_is_at(site: Site) -> N
         assign(site, row("t/two"))
         site.start("daemon")
         says(site, "is on t/two", lambda status: status.problem == "t/two")
-        wait_until(lambda: evaluations(site, "t/two"), what="an evaluation of t/two")
+        wait_until(lambda: evaluations(site, "t/two"), event="an evaluation of t/two")
     assert len(evaluations(site, "t/one")) == 1
 
 
@@ -102,7 +102,7 @@ def test_two_workers_on_one_problem_never_try_the_same(site: Site) -> None:
     commits = git(site.root, "log", "--format=%H", "agents/main/w01/t/one", "agents/main/w02/t/one", "^main").split()
     trees = [git(site.root, "rev-parse", f"{commit}:problems/t/one/solutions/cpu") for commit in commits]
     assert len(trees) == len(set(trees)) == 8
-    wait_until(lambda: len(evaluations(site, "t/one")) == 8, what="every candidate's entry")
+    wait_until(lambda: len(evaluations(site, "t/one")) == 8, event="every candidate's entry")
 
 
 def test_a_paused_problem_gets_no_work_and_no_row_is_no_work(site: Site) -> None:
@@ -201,7 +201,7 @@ def test_a_killed_worker_leaves_nothing_that_the_next_one_stumbles_over(site: Si
     site.start("daemon")
     with at_work(site, "w01"):
         says(site, "has finished", lambda status: status.finished == {"t/one": "exhausted"})
-    wait_until(lambda: len(evaluations(site, "t/one")) == 8, what="all eight entries, the interrupted trial's too")
+    wait_until(lambda: len(evaluations(site, "t/one")) == 8, event="all eight entries, the interrupted trial's too")
     last = read_worker_status(site.workspace, "w01")
     assert last is not None
     assert last.state == "stopped"

@@ -82,7 +82,7 @@ def test_a_run_that_cannot_work_says_why_and_gives_its_exit_code(site: Site) -> 
 @pytest.mark.slow
 def test_a_run_on_a_terminal_of_its_own_is_not_followed_and_a_killed_one_has_no_result(site: Site) -> None:
     process = site.start(*(word for word in START if word != "--detach"))
-    wait_until(lambda: "start" in pids(site), what="the start")
+    wait_until(lambda: "start" in pids(site), event="the start")
     refused = site.call("attach")
     assert refused.returncode == 1, refused.stdout
     assert "was not started with --detach" in refused.stdout

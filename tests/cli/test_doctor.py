@@ -90,7 +90,7 @@ def test_what_claude_lacks_is_missing_only_when_it_is_wanted(site: Site) -> None
 
 def test_what_runs_here_is_named(site: Site) -> None:
     process = site.start("planner")
-    wait_until((site.workspace.status / "planner.json").exists, what="a planner")
+    wait_until((site.workspace.status / "planner.json").exists, event="a planner")
     _, rows = checks(site)
     assert str(process.pid) in rows["harness planner"]["found"]
 

@@ -44,7 +44,7 @@ def pids(site: Site) -> dict[str, int]:
 
 
 def until_judging(site: Site) -> None:
-    wait_until(lambda: evaluations(site), what="a first entry")
+    wait_until(lambda: evaluations(site), event="a first entry")
 
 
 @pytest.mark.slow
@@ -161,12 +161,12 @@ def test_a_part_that_dies_is_started_again_and_that_is_said(site: Site, part: st
 @pytest.mark.slow
 def test_a_part_that_cannot_work_ends_everything_with_its_reason(site: Site) -> None:
     lock = site.start("planner")
-    wait_until(lambda: "planner" in pids(site), what="a planner started by hand")
+    wait_until(lambda: "planner" in pids(site), event="a planner started by hand")
     done = site.run(*ONE)
     assert done.returncode == 2, done.stdout
     assert "the planner cannot work" in done.stdout
     assert f"held by pid {lock.pid}" in done.stdout
-    wait_until(lambda: set(site.strays()) == {lock.pid}, what="the end of all other parts")
+    wait_until(lambda: set(site.strays()) == {lock.pid}, event="the end of all other parts")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from tests.waiting import wait_until
 def test_a_second_start_is_refused_by_name_and_stop_ends_the_first(site: Site) -> None:
     start = ("start", "--workers", "1", "--agent", "tuner", "--device", "cpu")
     process = site.start(*start)
-    wait_until(site.entries, what="a first entry")
+    wait_until(site.entries, event="a first entry")
     second = site.call(*start)
     assert second.returncode == 2
     assert f"held by pid {process.pid} (harness start)" in second.stdout
@@ -32,7 +32,7 @@ def test_a_second_start_is_refused_by_name_and_stop_ends_the_first(site: Site) -
 
 def test_the_process_id_of_a_dead_start_is_never_signalled(site: Site) -> None:
     process = site.start("start", "--workers", "1", "--device", "cpu")
-    wait_until((site.workspace.status / "start.json").exists, what="the start")
+    wait_until((site.workspace.status / "start.json").exists, event="the start")
     process.kill()
     process.wait(timeout=120)
     site.no_strays()

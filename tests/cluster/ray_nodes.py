@@ -122,7 +122,7 @@ class RayNodes:
                 self.kill_node(name)
             return done.returncode == 0
 
-        wait_until(started, what=f"the start of the node {name}", poll_s=1.0)
+        wait_until(started, event=f"the start of the node {name}", poll_s=1.0)
         self.names.append(name)
 
     def processes(self, name: str, part: Part | None = None) -> list[int]:
@@ -159,7 +159,7 @@ class RayNodes:
                     os.kill(pid, signal.SIGKILL)
             return not pids
 
-        wait_until(ended, what=f"the end of the node {name}")
+        wait_until(ended, event=f"the end of the node {name}")
         self.names = [node for node in self.names if node != name]
 
     def signal_node(self, name: str, number: signal.Signals) -> None:

@@ -56,7 +56,7 @@ class RaySite:
             assert self.daemon.poll() is None, self.daemon.communicate()[0]
             return len(self.evaluations()) >= count
 
-        wait_until(reached, what=f"{count} evaluations", deadline_s=600, poll_s=0.2)
+        wait_until(reached, event=f"{count} evaluations", deadline_s=600, poll_s=0.2)
 
     def wait_for_judges(self, count: int) -> None:
         """Wait until so many judges are ready."""
@@ -64,7 +64,7 @@ class RaySite:
         def ready() -> bool:
             return sum(judge.state in {"idle", "busy"} for judge in self.site.daemon().judges) >= count
 
-        wait_until(ready, what=f"{count} judges", deadline_s=240)
+        wait_until(ready, event=f"{count} judges", deadline_s=240)
 
     def assert_each_passed_once(self, commits: list[Commit]) -> None:
         entries = self.evaluations()
@@ -98,7 +98,7 @@ def no_judge_left(nodes: RayNodes) -> None:
     def left() -> list[int]:
         return [pid for name in nodes.names for part in ("actor", "judge") for pid in nodes.processes(name, part)]
 
-    wait_until(lambda: not left(), what="the end of every judge on the nodes")
+    wait_until(lambda: not left(), event="the end of every judge on the nodes")
 
 
 def evaluations_asked(nodes: RayNodes) -> int:

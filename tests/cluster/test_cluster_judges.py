@@ -116,13 +116,13 @@ def test_a_candidate_whose_host_leaves_is_judged_by_another_and_a_late_answer_is
     hold, delay = cluster.directory / "go", cluster.directory / "delay.json"
     cluster.thread.start()
     commit = cluster.site.submit("w01", "t/one", f"stub: speedup=0.9 stub: hold={hold}")
-    wait_until(lambda: "evaluation" in cluster.request_kinds(), what="the evaluation on the first host")
+    wait_until(lambda: "evaluation" in cluster.request_kinds(), event="the evaluation on the first host")
     delay.write_text("gpu-a/cpu")
     hold.touch()  # it answers, and the answer is on its way
     cluster.have(host("gpu-b"))
-    wait_until(lambda: cluster.request_kinds().count("evaluation") >= 2, what="the evaluation on the second host")
+    wait_until(lambda: cluster.request_kinds().count("evaluation") >= 2, event="the evaluation on the second host")
     delay.unlink()
-    wait_until(lambda: cluster.entry_kinds()[EntryKind.EVALUATION], what="the entry")
+    wait_until(lambda: cluster.entry_kinds()[EntryKind.EVALUATION], event="the entry")
     cluster.close()
     (entry,) = [entry for entry in cluster.site.entries() if entry.kind is EntryKind.EVALUATION]
     assert entry.candidate is not None
@@ -137,12 +137,12 @@ def test_a_lost_bridge_is_started_again_and_no_candidate_is_lost(cluster: Cluste
     hold = cluster.directory / "go"
     cluster.thread.start()
     cluster.site.submit("w01", "t/one", f"stub: speedup=0.9 stub: hold={hold}")
-    wait_until(lambda: "evaluation" in cluster.request_kinds(), what="the evaluation")
+    wait_until(lambda: "evaluation" in cluster.request_kinds(), event="the evaluation")
     (bridge,) = [pid for pid, command in cluster.site.strays().items() if "local_bridge" in command]
     os.kill(bridge, signal.SIGKILL)
-    wait_until(lambda: cluster.request_kinds().count("evaluation") >= 2, what="the second evaluation")
+    wait_until(lambda: cluster.request_kinds().count("evaluation") >= 2, event="the second evaluation")
     hold.touch()
-    wait_until(lambda: cluster.entry_kinds()[EntryKind.EVALUATION], what="the entry")
+    wait_until(lambda: cluster.entry_kinds()[EntryKind.EVALUATION], event="the entry")
     cluster.close()
     assert cluster.entry_kinds()[EntryKind.EVALUATION] == 1
     assert not cluster.attempts
@@ -152,11 +152,11 @@ def test_a_host_that_joins_is_used_and_a_refused_one_is_named(cluster: Cluster) 
     cluster.have(host("gpu-a", refused="it has Python 3.12, and the head has 3.11"))
     cluster.thread.start()
     cluster.site.submit("w01", "t/one", "stub: speedup=0.9")
-    paused = wait_until(lambda: cluster.site.daemon().hosts and cluster.site.daemon().paused, what="the pause")
+    paused = wait_until(lambda: cluster.site.daemon().hosts and cluster.site.daemon().paused, event="the pause")
     assert paused == "every host is refused: gpu-a: it has Python 3.12, and the head has 3.11"
     cluster.have(host("gpu-b"))
-    wait_until(lambda: cluster.entry_kinds()[EntryKind.EVALUATION], what="the entry")
-    wait_until(lambda: cluster.site.daemon().paused is None, what="the end of the pause")
+    wait_until(lambda: cluster.entry_kinds()[EntryKind.EVALUATION], event="the entry")
+    wait_until(lambda: cluster.site.daemon().paused is None, event="the end of the pause")
 
 
 def test_a_cluster_that_cannot_be_used_ends_the_daemon(cluster: Cluster) -> None:

@@ -29,7 +29,7 @@ class Head:
         self.host, self.count = host, 0
 
     def next(self, number: int) -> Event:
-        lines = wait_until(lambda: self.host.fetch(number, self.count), what="an event")
+        lines = wait_until(lambda: self.host.fetch(number, self.count), event="an event")
         self.count += 1
         return HOST_EVENTS.validate_json(lines[0])
 
@@ -79,10 +79,10 @@ def test_a_candidate_is_judged_from_its_content_and_the_answer_names_the_host(ho
 
 def test_events_stay_until_they_have_arrived(host: JudgeHost) -> None:
     host.start(1, "none")
-    lines = wait_until(lambda: host.fetch(1, 0), what="the first event")
+    lines = wait_until(lambda: host.fetch(1, 0), event="the first event")
     assert host.fetch(1, 0)[0] == lines[0], "the answer to a fetch was lost, and the fetch is repeated"
     host.end(1, kill=True)
-    (ended,) = wait_until(lambda: host.fetch(1, 1), what="the end")
+    (ended,) = wait_until(lambda: host.fetch(1, 1), event="the end")
     assert HOST_EVENTS.validate_json(ended).event == "ended"
 
 

@@ -105,7 +105,7 @@ def test_a_node_that_joins_is_used(run: RaySite, nodes: RayNodes) -> None:
     run.wait_for_evaluations(1)
     with further_node(nodes, "n2"):
         joined = time.monotonic()
-        wait_until(lambda: any(judge.state == "busy" for judge in run.site.daemon().judges[1:]), what="its first work")
+        wait_until(lambda: any(judge.state == "busy" for judge in run.site.daemon().judges[1:]), event="its first work")
         print(f"used {time.monotonic() - joined:.1f} s after `ray start` had returned")  # noqa: T201 - a figure
         run.wait_for_evaluations(len(commits))
     run.end()
@@ -130,10 +130,10 @@ def test_a_host_that_is_cut_off_loses_its_work_to_another_and_its_late_answer_is
     run.wait_for_judges(1)
     before, go = evaluations_asked(nodes), run.site.scratch / "go"
     commit = run.site.submit("w01", "t/one", f"stub: speedup=0.9 stub: hold={go}")
-    wait_until(lambda: evaluations_asked(nodes) == before + 1, what="the evaluation on n1")
+    wait_until(lambda: evaluations_asked(nodes) == before + 1, event="the evaluation on n1")
     with further_node(nodes, "n2"):
         nodes.signal_node("n1", signal.SIGSTOP)  # nothing of that host answers any more
-        wait_until(lambda: evaluations_asked(nodes) == before + 2, what="the evaluation on n2", deadline_s=240)
+        wait_until(lambda: evaluations_asked(nodes) == before + 2, event="the evaluation on n2", deadline_s=240)
         go.touch()
         run.wait_for_evaluations(1)
         nodes.signal_node("n1", signal.SIGCONT)  # now it answers, too late
@@ -155,7 +155,7 @@ def test_a_raylet_that_hangs_is_given_up_and_its_work_goes_on(run: RaySite, node
         run.wait_for_judges(2)
         subprocess.run(["kill", "-STOP", str(raylet)], check=True)
         hosts = len(run.site.daemon().hosts)
-        wait_until(lambda: len(run.site.daemon().hosts) < hosts, what="the loss of n1")
+        wait_until(lambda: len(run.site.daemon().hosts) < hosts, event="the loss of n1")
         commit = run.site.submit("w01", "t/one", "stub: speedup=0.9")
         run.wait_for_evaluations(1)
         nodes.signal_node("n1", signal.SIGCONT)
@@ -174,7 +174,7 @@ def test_a_host_with_a_full_disk_is_out_of_service_with_the_reason(run: RaySite,
     with further_node(nodes, "full", inside=small):
         reason = wait_until(
             lambda: next((judge.failure for judge in run.site.daemon().judges if judge.failure), None),
-            what="the reason",
+            event="the reason",
         )
         assert "the disk is full: 0.0 GB are free" in reason
         commits = [run.site.submit("w01", "t/one", f"{number} stub: speedup=0.9") for number in range(4)]

@@ -80,7 +80,7 @@ class Running:
     def entry_of(self, commit: Commit, deadline_s: float = DEADLINE_S) -> Entry:
         """The outcome that a worker would wait for."""
         file = self.site.workspace.outcome_file(commit.problem, "cpu", commit.tree)
-        wait_until(lambda: file.exists() or self.error, what=f"the outcome of {commit.tree}", deadline_s=deadline_s)
+        wait_until(lambda: file.exists() or self.error, event=f"the outcome of {commit.tree}", deadline_s=deadline_s)
         if self.error:
             raise self.error
         return Entry.model_validate_json(file.read_text())
@@ -94,7 +94,7 @@ class Running:
                 return True
             return False
 
-        wait_until(ran, what=f"git {arguments[0]} by hand")
+        wait_until(ran, event=f"git {arguments[0]} by hand")
 
     def says(self, words: str, deadline_s: float = DEADLINE_S) -> str:
         """The first message on the display that holds these words."""
@@ -102,7 +102,7 @@ class Running:
         def find_message() -> str | None:
             return next((message for message in self.site.daemon().messages if words in message), None)
 
-        return wait_until(find_message, what=f"a message with {words!r}", deadline_s=deadline_s)
+        return wait_until(find_message, event=f"a message with {words!r}", deadline_s=deadline_s)
 
 
 Daemon = Callable[..., contextlib.AbstractContextManager[Running]]

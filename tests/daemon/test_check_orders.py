@@ -61,10 +61,10 @@ class Workers:
         before = len(waiting_orders(self.workspace))
         thread.start()
         self.threads.append(thread)
-        wait_until(lambda: len(waiting_orders(self.workspace)) > before, what="the order")
+        wait_until(lambda: len(waiting_orders(self.workspace)) > before, event="the order")
 
     def reply(self, name: str) -> CheckReply:
-        wait_until(lambda: name in self.replies, what="the reply")
+        wait_until(lambda: name in self.replies, event="the reply")
         reply = self.replies[name]
         assert reply is not None
         return reply
@@ -114,7 +114,7 @@ def test_an_order_waits_for_a_judge_of_its_target_and_has_its_answer(
     reply = workers.reply("first")
     assert reply.answer is not None
     assert reply.answer.verdict is Verdict.PASSED
-    wait_until(lambda: not list((orders.workspace.derived / "checks").iterdir()), what="the directory's removal")
+    wait_until(lambda: not list((orders.workspace.derived / "checks").iterdir()), event="the directory's removal")
 
 
 def test_a_worker_has_one_check_at_a_time_and_waits_for_its_next(
@@ -166,5 +166,5 @@ def test_baselines_are_measured_before_there_is_a_candidate(tmp_path: Path) -> N
         assert second_reply == CheckReply(), "measured once"
         assert len(site.entries("t/one")) == 1
         commit = site.submit("w03", "t/one", "stub: speedup=1.5")
-        wait_until(lambda: len(site.entries("t/one")) >= 2, what="the evaluation")
+        wait_until(lambda: len(site.entries("t/one")) >= 2, event="the evaluation")
         assert [entry.candidate.tree for entry in site.entries("t/one")[1:2] if entry.candidate] == [commit.tree]

@@ -196,7 +196,7 @@ def test_the_limit_counts_evaluations_of_this_invocation_and_lets_confirmations_
     for number in range(5):
         site.submit("w01", "t/one", f"number {number} stub: speedup={1.2 + number / 10}")
     with daemon(limit=2):
-        wait_until(lambda: site.daemon().limit_reached, what="the limit")
+        wait_until(lambda: site.daemon().limit_reached, event="the limit")
         assert site.daemon().evaluations_done == 2
         assert site.daemon().queued == 3
     assert kinds(site)[EntryKind.EVALUATION] == 2
@@ -211,7 +211,7 @@ def test_a_problem_that_changes_while_the_daemon_runs_is_another_problem(site: S
         before = running.entry_of(commit)
         write_problem(site.root, "t/one", workloads=3)
         running.git("commit", "--quiet", "-am", "One more workload")
-        wait_until(lambda: len(of(site.entries(), commit)) == 2, what="a second evaluation")
+        wait_until(lambda: len(of(site.entries(), commit)) == 2, event="a second evaluation")
     after = of(site.entries(), commit)[1]
     assert after.problem_digest != before.problem_digest
     assert len(after.workloads) == 3
@@ -246,21 +246,21 @@ def test_a_malformed_problem_is_said_and_keeps_nobody_else_waiting(site: Site, d
         write_problem(site.root, "t/one")
         running.git("commit", "--quiet", "-am", "Repair it")
         assert running.entry_of(waiting).verdict is Verdict.PASSED
-        wait_until(lambda: not site.daemon().messages, what="the end of the message")
+        wait_until(lambda: not site.daemon().messages, event="the end of the message")
 
 
 def test_a_problem_that_breaks_while_its_candidates_wait_holds_nobody_up(site: Site, daemon: Daemon) -> None:
     go = site.scratch / "go"
     with daemon() as running:
         busy = site.submit("w01", "t/two", f"stub: hold={go}")
-        wait_until(lambda: site.judging().kind == "evaluation", what="a judge at work")
+        wait_until(lambda: site.judging().kind == "evaluation", event="a judge at work")
         waiting = site.submit("w01", "t/one", "waits")
-        wait_until(lambda: site.daemon().queued == 1, what="a candidate in the queue")
+        wait_until(lambda: site.daemon().queued == 1, event="a candidate in the queue")
         (site.root / "problems/t/one/definition.json").write_text("{}")
         running.git("commit", "--quiet", "-am", "Break a problem")
         broken = git(site.root, "rev-parse", "HEAD")  # the daemon commits to this branch too
         running.says("candidates of t/one wait")
-        wait_until(lambda: site.daemon().queued == 0, what="an empty queue")
+        wait_until(lambda: site.daemon().queued == 0, event="an empty queue")
         other_candidate = site.submit("w02", "t/two", "another")
         go.touch()
         running.entry_of(busy)
@@ -290,7 +290,7 @@ def test_a_stop_while_a_judge_works_leaves_no_judge_and_no_half_entry(site: Site
     go = site.scratch / "go"
     commit = site.submit("w01", "t/one", f"stub: hold={go}")
     with daemon():
-        wait_until(lambda: site.judging().kind == "evaluation", what="a judge at work")
+        wait_until(lambda: site.judging().kind == "evaluation", event="a judge at work")
         assert site.judging().worker == "w01"
     site.no_strays()
     assert not of(site.entries(), commit)

@@ -41,14 +41,14 @@ def test_a_run_pauses_with_the_reason_and_goes_on(
     with daemon() as running:
         message = running.says(f"paused: {shown}")
         assert message.endswith("; tried again until it works")
-        wait_until(lambda: len(site.requests()) >= 6, what="more tries than a candidate has")
+        wait_until(lambda: len(site.requests()) >= 6, event="more tries than a candidate has")
         status = site.daemon()
         assert status.paused is not None
         assert status.paused.startswith(shown)
         assert status.queued == 1
         fault.unlink()
         assert running.entry_of(commit).verdict is Verdict.PASSED
-        wait_until(lambda: not site.daemon().paused, what="the end of the pause")
+        wait_until(lambda: not site.daemon().paused, event="the end of the pause")
         assert not [line for line in site.daemon().messages if line.startswith("paused")]
     assert not list((site.workspace.state / "attempts").glob("*.json")), "no loss is counted"
     verdicts = [entry.verdict for entry in site.entries() if entry.kind is not EntryKind.CHAMPION]
@@ -65,7 +65,7 @@ def test_harness_status_shows_the_pause(site: Site, daemon: Daemon, monkeypatch:
         shown = site.call("status").stdout
         assert "): paused: the GPU's driver does not work: GPU is lost (1 queued)" in shown
         fault.unlink()
-        wait_until(lambda: not site.daemon().queued, what="the end of the queue")
+        wait_until(lambda: not site.daemon().queued, event="the end of the queue")
 
 
 def test_others_are_judged_while_one_candidate_waits(site: Site, daemon: Daemon) -> None:
@@ -83,7 +83,7 @@ def test_others_are_judged_while_one_candidate_waits(site: Site, daemon: Daemon)
             return sum(request["solution_dir"] == place for request in site.requests())
 
         before = tries()
-        wait_until(lambda: tries() >= before + 2, what="more tries")
+        wait_until(lambda: tries() >= before + 2, event="more tries")
         assert of(site.entries(), special) == []
         fault.unlink()
         assert running.entry_of(special).verdict is Verdict.PASSED
@@ -121,7 +121,7 @@ def test_a_judge_that_the_kernel_kills_for_memory_is_no_loss_of_the_candidate(
     """SIGKILL while the kernel's count of such kills rises; a plain SIGKILL counts, as before."""
     kills = iter(range(10**6))
     monkeypatch.setattr(judge_client, "oom_kills", lambda: next(kills))
-    commit = site.submit("w01", "t/one", "stub: die-once")
+    commit = site.submit("w01", "t/one", "stub: kill-once")
     once()
     (entry,) = of(site.entries(), commit)
     assert entry.verdict is Verdict.PASSED

@@ -79,7 +79,7 @@ def test_judges_go_on_while_the_ledger_is_committed(
         assert "ledger/t/one.yaml" not in git(site.root, "ls-tree", "-r", "--name-only", "main")
         go_on.set()
         wait_until(
-            lambda: "ledger/t/one.yaml" in git(site.root, "ls-tree", "-r", "--name-only", "main"), what="a commit"
+            lambda: "ledger/t/one.yaml" in git(site.root, "ls-tree", "-r", "--name-only", "main"), event="a commit"
         )
     assert len(of(site.entries(), first)) == len(of(site.entries(), second)) == 1
 
@@ -95,5 +95,5 @@ def test_what_a_commit_of_the_ledger_keeps_from_is_reported_and_tried_again(
         running.entry_of(site.submit("w01", "t/one", "stub: speedup=0.9"))
         assert "main is being rebased" in running.says("entries cannot be committed now")
         head_name.unlink()
-        wait_until(lambda: not site.daemon().messages, what="the end of the message")
+        wait_until(lambda: not site.daemon().messages, event="the end of the message")
     assert "ledger/t/one.yaml" in git(site.root, "ls-tree", "-r", "--name-only", "main")

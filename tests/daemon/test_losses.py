@@ -19,7 +19,7 @@ from tests.waiting import wait_until
 
 
 def test_a_candidate_that_kills_its_judge_twice_gets_a_verdict_and_the_others_go_on(site: Site, once: Once) -> None:
-    killer = site.submit("w01", "t/one", "stub: die")
+    killer = site.submit("w01", "t/one", "stub: kill")
     honest = site.submit("w02", "t/one", "honest")
     once()
     entries = site.entries()
@@ -34,7 +34,7 @@ def test_a_candidate_that_kills_its_judge_twice_gets_a_verdict_and_the_others_go
 
 
 def test_one_lost_judge_is_forgiven(site: Site, once: Once) -> None:
-    commit = site.submit("w01", "t/one", "stub: die-once")
+    commit = site.submit("w01", "t/one", "stub: kill-once")
     once()
     (entry,) = of(site.entries(), commit)
     assert entry.verdict is Verdict.PASSED
@@ -44,12 +44,12 @@ def test_one_lost_judge_is_forgiven(site: Site, once: Once) -> None:
 def test_attempts_are_remembered_over_a_restart(
     site: Site, once: Once, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    commit = site.submit("w01", "t/one", "stub: die")
+    commit = site.submit("w01", "t/one", "stub: kill")
     monkeypatch.setattr(judge_client, "FIRST_PAUSE_S", 60.0)
     monkeypatch.setattr(judge_client, "LONGEST_PAUSE_S", 60.0)
     with daemon():
         attempts = site.workspace.state / "attempts"
-        wait_until(lambda: attempts.is_dir() and list(attempts.glob("*.json")), what="the first loss")
+        wait_until(lambda: attempts.is_dir() and list(attempts.glob("*.json")), event="the first loss")
     monkeypatch.undo()
     for name, value in site.environment().items():
         if name.startswith(("HARNESS_", "STUB_")):
@@ -70,7 +70,7 @@ def test_a_candidate_that_hangs_its_judge_times_out(site: Site, once: Once, monk
 
 
 def test_a_reference_that_kills_the_judge_is_invalid_and_its_candidates_are_told(site: Site, once: Once) -> None:
-    write_problem(site.root, "t/one", description="stub: die")
+    write_problem(site.root, "t/one", description="stub: kill")
     git(site.root, "commit", "--quiet", "-am", "A bad reference")
     bad = site.submit("w01", "t/one", "honest")
     good = site.submit("w01", "t/two", "honest")
@@ -159,7 +159,7 @@ def test_the_last_judge_of_a_target_takes_its_candidates_along(
     stub, mark = shlex.join([sys.executable, str(STUB)]), shlex.quote(str(site.scratch / "started"))
     script = f'case " $* " in *" cpu "*) mkdir {mark} || exit 3;; esac; exec {stub} "$@"'
     monkeypatch.setenv("HARNESS_JUDGE_COMMAND", shlex.join(["sh", "-c", script, "judge"]))
-    site.submit("w01", "t/one", "stub: die")
+    site.submit("w01", "t/one", "stub: kill")
     once(Config(devices=("cpu", "cuda")))
     message = "the judge of cpu is given up: it failed 16 times in a row and did not become ready again"
     assert message in site.daemon().messages

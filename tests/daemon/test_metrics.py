@@ -39,14 +39,14 @@ def test_figures_of_a_running_daemon(site: Site, daemon: Daemon, free_port: int)
     site.submit("w01", "t/one", "stub: speedup=1.5")
     site.submit("w02", "t/one", "stub: speedup=0.8")
     with daemon(metrics_port=free_port):
-        wait_until(lambda: site.daemon().evaluations_done == 2, what="two evaluations")
+        wait_until(lambda: site.daemon().evaluations_done == 2, event="two evaluations")
 
         def ended() -> dict[str, float] | None:
             served = figures(free_port)
             is_idle = served.get('harness_judges{state="idle"}') == 1
             return served if is_idle and served["harness_entries_total"] == 5 else None
 
-        served = wait_until(ended, what="five entries and an idle judge")
+        served = wait_until(ended, event="five entries and an idle judge")
     assert sum(kinds(site).values()) == 5
     assert served["harness_evaluations_total"] == 2
     assert served["harness_queue_wait_seconds_count"] == 3  # the confirmation waited too
@@ -81,12 +81,12 @@ def test_judging_pauses_before_the_disk_is_full_and_goes_on(
     with daemon() as running:
         commit = site.submit("w01", "t/one", "stub: speedup=0.9")
         assert "MB free, and judging pauses below" in running.says("paused: the disk of")
-        wait_until(lambda: site.daemon().queued == 1, what="a candidate in the queue")
+        wait_until(lambda: site.daemon().queued == 1, event="a candidate in the queue")
         assert site.daemon().paused is not None
         assert site.requests() == []
         monkeypatch.setattr(disk_watch, "LEAST_FREE_SHARE", 0.0)
         running.entry_of(commit)
-        wait_until(lambda: site.daemon().paused is None, what="the end of the pause")
+        wait_until(lambda: site.daemon().paused is None, event="the end of the pause")
 
 
 def test_a_disk_that_fills_and_empties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,8 +55,8 @@ def type_everything(directory: Path, extra: dict[str, str]) -> int:
             current_directory = current_directory / words[1]
             continue
         done = subprocess.run(
-            words, cwd=current_directory, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
-            timeout=1200,
+            words, cwd=current_directory, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            check=False, timeout=1200,
         )  # fmt: skip
         assert done.returncode == 0, f"{command}\n{done.stdout}"
         for line in shown:

@@ -126,7 +126,7 @@ def test_a_reader_that_died_is_replaced(repo: Repo) -> None:
     assert readers
     for reader in readers:
         os.kill(reader, signal.SIGKILL)
-    wait_until(lambda: not cat_files(), what="end of the readers")
+    wait_until(lambda: not cat_files(), event="end of the readers")
     assert repo.tip("main") == tip
     assert repo.read(tip, "ledger/s/p.yaml") == b"# ledger\n"
 

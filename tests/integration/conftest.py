@@ -17,7 +17,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     with site_in(tmp_path_factory.mktemp("template")) as site:
         site.submit("w01", "t/one", "stub: speedup=1.5")
         site.submit("w02", "t/one", "stub: speedup=0.8")
-        site.submit("w02", "t/two", "stub: speedup=0.9\n// stub: die-once")
+        site.submit("w02", "t/two", "stub: speedup=0.9\n// stub: kill-once")
         yield site
 
 

@@ -144,7 +144,7 @@ class Killed:
 
     def _run_and_kill_a_worker(self, extra: Mapping[str, str]) -> tuple[int, str]:
         process = self.site.start(*START, extra=extra)
-        worker = wait_until(lambda: read_worker_status(self.site.workspace, "w01"), what="a worker")
+        worker = wait_until(lambda: read_worker_status(self.site.workspace, "w01"), event="a worker")
         os.kill(worker.pid, signal.SIGKILL)
         output, _ = process.communicate(timeout=120)
         return process.returncode, output
@@ -210,8 +210,8 @@ def assert_measured_once(site: Site, entries: list[Entry]) -> None:
     """Assert that no entry was measured again: a kill costs at most the measurement in progress."""
     counts = Counter((request["kind"], request["solution_dir"], request["problem"]) for request in site.requests())
     repeats = sum(count - 1 for count in counts.values())
-    died_once = sum("die-once" in commit.text for commit in site.commits)
-    assert repeats <= 1 + died_once, counts
+    killed_once = sum("kill-once" in commit.text for commit in site.commits)
+    assert repeats <= 1 + killed_once, counts
     assert len(counts) <= len(entries)
 
 

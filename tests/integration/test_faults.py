@@ -36,13 +36,13 @@ def site(tmp_path: Path) -> Iterator[Site]:
 def judged(site: Site, commit: Commit) -> None:
     """Wait for a candidate's outcome."""
     file = site.workspace.outcome_file(commit.problem, "cpu", commit.tree)
-    wait_until(file.exists, what=f"the outcome of {commit.text}")
+    wait_until(file.exists, event=f"the outcome of {commit.text}")
 
 
 def says(site: Site, words: str) -> str:
     """Wait until the daemon shows a message with these words."""
     message_found = wait_until(
-        lambda: [message for message in site.daemon().messages if words in message], what=f"a message with {words!r}"
+        lambda: [message for message in site.daemon().messages if words in message], event=f"a message with {words!r}"
     )
     return str(message_found[0])
 
@@ -80,7 +80,7 @@ def test_a_full_disk_keeps_the_answer_until_there_is_space(site: Site) -> None:
     process = site.start_program([*EVERYTHING, *small, *DAEMON])
     judged(site, site.submit("w01", "t/one", "stub: speedup=0.9"))
     # The first entries are committed at once, the next one removes their segment, and no other goes for a minute.
-    wait_until(lambda: "t/one" in git(site.root, "ls-tree", "-r", "--name-only", "main", "ledger"), what="the commit")
+    wait_until(lambda: "t/one" in git(site.root, "ls-tree", "-r", "--name-only", "main", "ledger"), event="the commit")
     judged(site, site.submit("w01", "t/one", "stub: speedup=0.7"))
     pid = site.daemon().pid
     # The daemon's own view of its spool: only it has the small file system.
@@ -91,7 +91,7 @@ def test_a_full_disk_keeps_the_answer_until_there_is_space(site: Site) -> None:
     filler.unlink()
     judged(site, second)
     judged(site, third)
-    wait_until(lambda: not site.daemon().messages, what="the end of the message")
+    wait_until(lambda: not site.daemon().messages, event="the end of the message")
     end(process, pid)
     assert max(evaluations(site).values()) == 1
     assert len([request for request in site.requests() if request["kind"] == "evaluation"]) == 4

@@ -243,7 +243,7 @@ def test_a_forking_candidate_is_killed_whole(tmp_path: Path) -> None:
     time.sleep(600)
     """
     with confined(code, tmp_path) as (sandbox, said):
-        wait_until(lambda: "forked" in said.read_text(), what="the forks")
+        wait_until(lambda: "forked" in said.read_text(), event="the forks")
         namespace = Path(f"/proc/{sandbox.first}/ns/pid").readlink()
         sandbox.kill()
     left = []

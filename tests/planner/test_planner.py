@@ -71,7 +71,7 @@ def until(site: Site, condition: Callable[[dict[str, str]], bool], description: 
         rows = {row.worker: row.problem for row in table(site) if row.state != "paused"}
         return {"": "", **rows} if condition(rows) else None
 
-    return wait_until(matching_rows, what=description)
+    return wait_until(matching_rows, event=description)
 
 
 def edit(site: Site, *rows: str, keep: bool = True) -> None:
@@ -90,7 +90,7 @@ def edit(site: Site, *rows: str, keep: bool = True) -> None:
                 return True
             return False
 
-        wait_until(committed, what="a person's edit")
+        wait_until(committed, event="a person's edit")
 
 
 def records(site: Site, file: str = DECISIONS) -> list[dict[str, object]]:
@@ -168,7 +168,7 @@ def test_a_broken_table_is_named_and_the_last_good_one_stays(site: Site, row: st
         def first_message() -> str | None:
             return next(iter(status(site).messages), None)
 
-        message = wait_until(first_message, what="a complaint")
+        message = wait_until(first_message, event="a complaint")
         assert (f"COORDINATION.md on main:{line}: " in message) or "bytes;" in message
         assert complaint in message
         assert "last good table stays in force" in message
@@ -176,7 +176,7 @@ def test_a_broken_table_is_named_and_the_last_good_one_stays(site: Site, row: st
         present = git(site.root, "rev-parse", "main:COORDINATION.md")
         assert present == broken, "nothing is written over a person's broken table"
         edit(site, keep=False)
-        wait_until(lambda: not first_message(), what="the end of the complaint")
+        wait_until(lambda: not first_message(), event="the end of the complaint")
         until(site, lambda rows: "w01" in rows, "a row again")
 
 
@@ -202,7 +202,7 @@ def test_nothing_is_written_while_a_person_edits(site: Site, swap_file: str | No
         opened.touch()
     tip = git(site.root, "rev-parse", "main")
     with planning(site):
-        messages = wait_until(lambda: status(site).messages, what="the planner's message")
+        messages = wait_until(lambda: status(site).messages, event="the planner's message")
         assert messages[0].startswith("COORDINATION.md is not rewritten while a person edits it: ")
         assert git(site.root, "rev-parse", "main") == tip
         file.write_text(edited)
@@ -210,7 +210,7 @@ def test_nothing_is_written_while_a_person_edits(site: Site, swap_file: str | No
         if swap_file:
             opened.unlink()
         until(site, lambda rows: set(rows) == set(NAMES), "two rows")
-        wait_until(lambda: not status(site).messages, what="the end of the message")
+        wait_until(lambda: not status(site).messages, event="the end of the message")
     assert text in file.read_text()
     assert git(site.root, "status", "--porcelain") == ""
 
@@ -229,7 +229,7 @@ def test_notes_become_lessons_once(site: Site) -> None:
     for text in ("wider is not faster", "wider  is\nnot faster", "unrolling helps"):
         leave_note(site.workspace, problem="t/one", worker="w01", session="s", text=text, at="2026-01-01T00:00:00.000Z")
     with planning(site):
-        wait_until(lambda: not waiting_notes(site.workspace), what="the notes to be taken")
+        wait_until(lambda: not waiting_notes(site.workspace), event="the notes to be taken")
     lessons = records(site, "ledger/lessons/t/one.yaml")
     assert sorted(str(lesson["text"]) for lesson in lessons) == [
         "unrolling helps",
@@ -318,7 +318,7 @@ def test_a_broken_table_is_not_written_over_at_the_end_either(site: Site) -> Non
     with planning(site, workers=("w01",)):
         until(site, lambda rows: "w01" in rows, "a row")
         edit(site, "| w09 | nowhere |")
-        wait_until(lambda: status(site).messages, what="a complaint")
+        wait_until(lambda: status(site).messages, event="a complaint")
     assert "| w09 | nowhere |" in git(site.root, "show", "main:COORDINATION.md")
 
 
@@ -337,5 +337,5 @@ def test_an_edit_between_decision_and_writing_wins(site: Site, monkeypatch: pyte
         assert decided.wait(20)
         edit(site, "| w01 | t/two | pinned | a person was faster |")
         edited.set()
-        wait_until(lambda: status(site).assignments, what="the planner to see it")
+        wait_until(lambda: status(site).assignments, event="the planner to see it")
     assert [(row.worker, row.problem, row.state) for row in table(site)] == [("w01", "t/two", "pinned")]

@@ -27,7 +27,7 @@ def judge(tmp_path: Path, stub_command: Path) -> Iterator[JudgeProcess]:
     threads = set(threading.enumerate())
     with judge_process("cpu", tmp_path / "cache", "bubblewrap") as process:
         yield process
-    wait_until(lambda: not group_of(process.pid), what="the end of the judge's process group")
+    wait_until(lambda: not group_of(process.pid), event="the end of the judge's process group")
     assert set(threading.enumerate()) <= threads, "a thread outlived the judge"
 
 
@@ -49,7 +49,7 @@ def test_a_judge_that_dies_over_a_request_is_an_error_and_is_not_started_again(
     judge: JudgeProcess, problem: Path
 ) -> None:
     with pytest.raises(ConfigurationError, match=r"the judge of cpu was ended by SIGKILL"):
-        judge.ask(request_for(problem, "// stub: die"), ignore)
+        judge.ask(request_for(problem, "// stub: kill"), ignore)
     with pytest.raises(RuntimeError, match="the judge of cpu is waiting, not idle"):
         judge.ask(request_for(problem, number="2"), ignore)
 
@@ -67,7 +67,7 @@ def test_a_judge_that_hangs_is_ended_at_its_deadline(
     request = request_for(problem, "// stub: hang").model_copy(update={"max_judge_s": 0.1})
     with pytest.raises(ConfigurationError, match=r"the judge of cpu did not answer within 0 s"):
         judge.ask(request, ignore)
-    wait_until(lambda: not group_of(judge.pid), what="the end of the judge's process group")
+    wait_until(lambda: not group_of(judge.pid), event="the end of the judge's process group")
 
 
 def test_a_request_of_another_protocol_is_refused_with_the_judges_own_words(judge: JudgeProcess, problem: Path) -> None:

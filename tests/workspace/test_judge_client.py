@@ -90,7 +90,7 @@ def test_a_request_gets_its_answer(client: Client, problem: Path) -> None:
 def test_a_judge_that_dies_is_started_again_after_a_growing_pause(client: Client, problem: Path) -> None:
     client.ready()
     for number in ("1", "2"):
-        request = request_for(problem, "// stub: die", number=number)
+        request = request_for(problem, "// stub: kill", number=number)
         client.judge.ask(request)
         loss = client.next_event()
         assert isinstance(loss, JudgeLost)
@@ -124,7 +124,7 @@ def test_a_judge_that_hangs_is_ended_at_its_deadline(client: Client, problem: Pa
     assert isinstance(loss, JudgeLost)
     assert loss.cause == "deadline"
     assert "did not answer within 0 s" in loss.reason
-    wait_until(lambda: not group_of(pid), what="the end of the judge's process group")
+    wait_until(lambda: not group_of(pid), event="the end of the judge's process group")
 
 
 @pytest.mark.parametrize("protocol", ["1", "3"])
@@ -178,7 +178,7 @@ def test_the_children_of_a_judge_that_dies_are_ended_with_it(client: Client) -> 
     assert len(group_of(pid)) == 2
     os.kill(pid, signal.SIGKILL)
     assert isinstance(client.next_event(), JudgeLost)
-    wait_until(lambda: not group_of(pid), what="the end of the judge's children")
+    wait_until(lambda: not group_of(pid), event="the end of the judge's children")
 
 
 def test_closing_ends_the_whole_group_also_while_it_judges(client: Client, problem: Path) -> None:
@@ -188,7 +188,7 @@ def test_closing_ends_the_whole_group_also_while_it_judges(client: Client, probl
     client.judge.ask(request_for(problem, "// stub: hang"))
     client.judge.close()
     assert client.judge.pid is None
-    wait_until(lambda: not group_of(pid), what="the end of the judge's group")
+    wait_until(lambda: not group_of(pid), event="the end of the judge's group")
 
 
 def test_a_judge_that_never_gets_ready_is_lost(tmp_path: Path) -> None:
@@ -221,9 +221,9 @@ def test_a_judge_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     client.judge.start()
     pid = client.judge.pid
     assert pid is not None
-    wait_until(lambda: "deaf" in client.log.read_text(), what="the judge's handler")
+    wait_until(lambda: "deaf" in client.log.read_text(), event="the judge's handler")
     client.judge.close(grace_s=0.3)
-    wait_until(lambda: not group_of(pid), what="the end of the judge")
+    wait_until(lambda: not group_of(pid), event="the end of the judge")
 
 
 def test_one_client_serves_many_requests_in_one_process(client: Client, problem: Path, stub_command: Path) -> None:
