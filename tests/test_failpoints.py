@@ -1,4 +1,4 @@
-"""A failpoint kills the process that passes it, at this place only."""
+"""A failpoint kills the process that passes it, and has no effect at other places."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ for _ in range(3):
 
 
 def run(**variables: str) -> tuple[int, int]:
-    """Exit code, and how often the program passed the place."""
+    """Return the exit code and the number of times that the program passed the place."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],
         env={**os.environ, **variables},

@@ -1,4 +1,4 @@
-"""A solution that declares what may vary, and a bench that judges it in memory: what a session gets as its tools."""
+"""A solution with declared parameters, and a session's tools with a judge in memory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ tune: {WIDTH: [1, 2, 4, 8], UNROLL: [1, 2, 4]}
 
 
 class Bench:
-    """The candidates of one problem, and its judge: `speedup(params)`, None when it does not pass."""
+    """The candidates of one problem, and its judge: `speedup(params)`, which is None if the candidate fails."""
 
     def __init__(self, speedup: Callable[[Params], float | None]) -> None:
         self.speedup = speedup
@@ -101,7 +101,7 @@ def entry(verdict: Verdict, speedup: float | None) -> Entry:
 
 
 def champion_entry(times_us: dict[str, float]) -> Entry:
-    """A champion's confirmation with these microseconds a call by workload."""
+    """Return a champion's confirmation with these latencies by workload, in microseconds."""
     works = tuple(WorkloadResult(uuid=uuid, verdict=Verdict.PASSED, latency_us=us) for uuid, us in times_us.items())
     return entry(Verdict.PASSED, 2.0).model_copy(update={"workloads": works})
 

@@ -1,4 +1,4 @@
-"""Accounts: on disk after every change, recorded once even if a process is killed, and shown."""
+"""Accounts are on disk after every change, are recorded once even if a process is killed, and are displayed."""
 
 from __future__ import annotations
 

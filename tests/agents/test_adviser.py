@@ -1,4 +1,4 @@
-"""The planner with a model: what holds is taken, and the policy decides whenever the model is wrong, slow or away."""
+"""The planner with a model: valid proposals are applied; if the model is wrong, slow or absent, the policy decides."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def propose(**rows: str) -> Use:
 def plan(
     site: Site, script: Callable[[ModelRequest], Sequence[Step]], *, deadline_s: float = 60.0
 ) -> tuple[dict[str, str], list[str], ScriptedModel]:
-    """One decision: the table that comes of it, who made the decisions, and the model."""
+    """Run a planner until its first table; return the table, the policy of each decision, and the model."""
     its.configure(site, f"planner: {{kind: claude, deadline_s: {deadline_s}}}\nagent: {{gateway: {{hold_s: 1.0}}}}")
     with scripted(script) as model:
         planner = site.start("planner", *WORKERS, extra=its.environment(model))

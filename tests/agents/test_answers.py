@@ -1,4 +1,4 @@
-"""The answer to a submission: short, numeric, and with the next step."""
+"""The answer to a submission is short, numeric, and names the next step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`harness baseline --make`: one session, PyTorch only, its best kept; the judge is the stub."""
+"""`harness baseline --make`: one session with PyTorch only, whose best solution is kept. The judge is the stub."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Claude as a worker: the real SDK and CLI, confined, through the gateway; only the model is scripted."""
+"""Claude as a worker, with the real SDK, CLI, sandbox and gateway; only the model is scripted."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_worker_that_is_moved_leaves_at_a_turns_end_with_its_work_saved(site: 
 
 @pytest.mark.slow
 def test_a_hook_that_raises_blocks_the_tool(site: Site, tmp_path: Path) -> None:
-    """The guard of Write is given what it cannot read: the file must not appear."""
+    """The input of Write is unreadable for its guard: the file must not appear."""
     path = its.solution_path("t/one")
     steps: list[Step] = [
         Use("Write", {"file_path": ["not", "a", "path"], "content": "x"}),

@@ -1,4 +1,4 @@
-"""Any other agent by command line: a plain script improves a kernel and submits, confined like every agent."""
+"""Agents by command line: a script improves a kernel and submits it, in the sandbox of every agent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An agent that tries to get out: by the real CLI's tools, in the real sandbox. Nothing of it may work."""
+"""Attempts of an agent to escape, with the real CLI's tools in the real sandbox. Each attempt must fail."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OUT = "escaped"
 
 @dataclass(frozen=True)
 class Escape:
-    """One attempt. Its answer must not hold the secret, nor `escaped`; nothing outside may have changed."""
+    """An attempt. Its answer must hold neither the secret nor `escaped`; nothing outside may have changed."""
 
     name: str
     step: Use
@@ -123,7 +123,7 @@ def attempts(site: Site, port: int) -> list[Escape]:
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    """A server on this host that answers with the secret."""
+    """Yield the port of a server on this host that answers with the secret."""
 
     class Answer(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -177,7 +177,7 @@ def test_no_escape_succeeds(site: Site, port: int) -> None:
 
 
 def _without_commands(answer: str) -> str:
-    """An answer without what only repeats the command."""
+    """Return an answer without the parts that only repeat the command."""
     return "\n".join(line for line in answer.splitlines() if "esc''aped" not in line and "<tool_use_error>" not in line)
 
 

@@ -1,6 +1,6 @@
-"""A day with agents: start and leave, look in, change the plan, stop, go on, review, merge, report.
+"""A day with agents: start detached, attach, change the plan, stop, resume, review, merge, report.
 
-The workers are Claude by the real SDK and CLI; only the model's words come from a script, and the judge is the stub.
+The workers run Claude through the real SDK and CLI; a script replaces the model, and the stub replaces the judge.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ START = ("start", "--detach", "--agent", "claude", "--workers", "1", "--device",
 
 
 def script(request: ModelRequest) -> list[Step]:
-    """On t/one: a wrong kernel, a good one, then at work until it is moved. On t/two: two good ones."""
+    """On t/one: a wrong kernel, a good one, then work until the move to t/two. On t/two: two good kernels."""
     if "problem t/two," in request.text:
         return [
             *its.kernel("t/two", "stub: speedup=1.2"),
@@ -47,7 +47,7 @@ def script(request: ModelRequest) -> list[Step]:
 
 
 def start(site: Site, model: ScriptedModel) -> int:
-    """Start a detached run; its pid."""
+    """Start a detached run and return its pid."""
     started = site.run(*START, extra=its.environment(model))
     assert started.returncode == 0, started.stdout
     match = re.search(r"the run is up: process (\d+)", started.stdout)
@@ -56,7 +56,7 @@ def start(site: Site, model: ScriptedModel) -> int:
 
 
 def attach(site: Site) -> subprocess.Popen[str]:
-    """Follow the run, from now on."""
+    """Attach to the run in a new process."""
     follower = site.start("attach")
     assert follower.stdout is not None
     assert "Ctrl-C does not end the run" in follower.stdout.readline()
@@ -64,7 +64,7 @@ def attach(site: Site) -> subprocess.Popen[str]:
 
 
 def edit_the_table(site: Site, row: str) -> None:
-    """Edit and commit the table as a person does, again if the harness committed first."""
+    """Edit and commit the table as a person does; repeat if the harness committed first."""
     file = site.root / "COORDINATION.md"
 
     def committed() -> bool:

@@ -1,4 +1,4 @@
-"""The documentation pack and the prompts: every sample is a valid solution and compiles, and the search finds."""
+"""The documentation pack and the prompts: every sample is a valid solution and compiles; the search has results."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def code_pieces(directory: Path = PACK) -> list[CodePiece]:
 
 
 def as_one_source(pieces: list[CodePiece]) -> str:
-    """Each piece in a namespace of its own; `#line` makes the compiler name the page and its line."""
+    """Return one source with each piece in its own namespace; `#line` makes the compiler name the page and line."""
     parts = [
         f'namespace piece_{number} {{\n#line {piece.line} "{piece.page}"\n{piece.code}}}\n'
         for number, piece in enumerate(pieces)

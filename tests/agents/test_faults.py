@@ -1,4 +1,4 @@
-"""Failures of the model API and of the agent, each with the real CLI: no work is lost, and no session runs on."""
+"""Failures of the model API and of the agent, each with the real CLI: no work is lost, and every session ends."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ QUICK = "agent: {gateway: {first_s: 0.2, longest_s: 1.0, hold_s: 3.0, idle_s: 2.
 def at_work(
     site: Site, script: Callable[[ModelRequest], Sequence[Step]], settings: str = QUICK, *, daemon: bool = True
 ) -> Iterator[tuple[ScriptedModel, subprocess.Popen[str]]]:
-    """One Claude worker on t/one, with a script."""
+    """Run one Claude worker on t/one with a script."""
     its.configure(site, settings)
     if daemon:
         site.start("daemon")
@@ -41,7 +41,7 @@ def done(site: Site) -> None:
 
 
 def good(*before: Step) -> list[Step]:
-    """Steps before a kernel that passes."""
+    """Return the steps, followed by those of a kernel that passes."""
     return [*before, *its.kernel("t/one", "stub: speedup=1.5"), its.submit()]
 
 
@@ -133,7 +133,7 @@ def test_malformed_tool_input_is_answered_and_the_session_goes_on(site: Site) ->
 
 
 def cli_of(site: Site) -> int:
-    """The CLI's process."""
+    """Return the pid of the CLI's process."""
 
     def find() -> int | None:
         for pid, command in its.processes_below(*(process.pid for process in site.processes)):

@@ -1,4 +1,4 @@
-"""The gateway by itself: what passes, what is added and counted, and that nothing is held up."""
+"""The gateway alone: the requests it passes, the headers it adds, the tokens it counts, and no delay."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_a_fleet_that_was_stopped_asks_nothing(workspace: Workspace, model: Scri
 def test_back_off_doubles_to_its_limit_and_ends_with_success(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(time, "time", lambda: 1e9)  # a wait on a busy machine would be shorter when it is read
+    monkeypatch.setattr(time, "time", lambda: 1e9)  # on a busy machine, the rest of the wait is shorter when it is read
     waits = [
         api_backoff.back_off(workspace, after_s=after_s, reason="x", first_s=1, longest_s=5).wait_s()
         for after_s in (None, 0.0, None, 0.0)

@@ -1,4 +1,4 @@
-"""A lesson from one worker is shown to the next with its proof, is contradicted, and is then withdrawn.
+"""A lesson of one worker appears in the prompt of the next with its proof, is contradicted, and is withdrawn.
 
 Daemon, planner and workers are real processes; the judge is the stub, the agents are scripts.
 """

@@ -1,4 +1,4 @@
-"""Run the programs of the agents' sandbox inside it."""
+"""The programs of the agents' sandbox run inside it."""
 
 from __future__ import annotations
 

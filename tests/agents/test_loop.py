@@ -1,4 +1,4 @@
-"""The loop of a session: what it started is closed with it."""
+"""The event loop of a session closes the processes that it started."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness.agents.loop import run_and_close
 
 
 def test_a_process_whose_pipes_outlive_it_is_closed_with_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A child of the process holds its standard output; the SDK, like this, asks only whether the process has ended."""
+    """A child of the process holds its standard output. The SDK, like this test, only checks that the process ended."""
 
     async def talk() -> int:
         pipe = asyncio.subprocess.PIPE

@@ -1,4 +1,4 @@
-"""Money: what requests in flight may cost is reserved by all workers together, so that a run stays within its limit."""
+"""Spending: workers share the reservations for requests in flight, so that a run stays within its limit."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ TWENTY_CENTS = Say(input_tokens=0, output_tokens=8000)
 
 @dataclass
 class Worker:
-    """A session's way to the model, as a worker process has it, and a client in place of its agent."""
+    """A session's gateway, as in a worker process, and a client in place of its agent."""
 
     gateway: Gateway
     directory: Path
@@ -215,7 +215,7 @@ def test_a_requests_bound_follows_from_its_bytes_its_max_tokens_and_earlier_answ
 
 
 def script(request: ModelRequest) -> list[Step]:
-    """Kernels, each another one, submitted one after the other for as long as there is money: 0.20 USD a submission."""
+    """Return steps that submit different kernels until the money is spent, at 0.20 USD per submission."""
     problem = "t/one" if "Assignment: problem t/one," in request.text else "t/two"
     specification, *_ = its.kernel(problem, "")
     steps = [specification]

@@ -1,4 +1,4 @@
-"""The solution that a tuner begins with where a problem has none."""
+"""The first solution of a tuner on a problem without a solution."""
 
 from __future__ import annotations
 

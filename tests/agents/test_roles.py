@@ -1,4 +1,4 @@
-"""Subagents by role: the real SDK and CLI; their requests go through the same gateway and into the same account."""
+"""Subagents by role, with the real SDK and CLI: their requests use the same gateway and the same account."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The Triton, CuTe DSL and C++ samples of the documentation pack compile for every target, where there is no GPU.
+"""The Triton, CuTe DSL and C++ samples of the documentation pack compile for every target without a GPU.
 
-CUDA C++ samples are in test_documentation.py; tests/gpu/test_documentation.py judges what the GPU at hand can run.
+test_documentation.py has the CUDA C++ samples; tests/gpu/test_documentation.py judges the samples for the GPU present.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ def test_too_many_files_and_too_deep_ones_are_told_apart(solution_dir: Path, tmp
 
 def test_too_much_is_refused(solution_dir: Path, tmp_path: Path) -> None:
     with (solution_dir / "large").open("wb") as file:
-        file.truncate(1 << 40)  # sparse: reading it whole would not end
+        file.truncate(1 << 40)  # a sparse file, too large to be read completely
     with pytest.raises(FormatError, match="large: makes the solution larger than 16 MiB"):
         sync_solution(solution_dir, tmp_path / "worktree")
 
@@ -100,7 +100,7 @@ def test_a_file_that_turns_into_a_link_at_any_instant_leaks_nothing(solution_dir
     thread = threading.Thread(target=swap, name="swap")
     thread.start()
     tried = synced = 0
-    until = time.monotonic() + 120.0  # on a busy host a link may be met each time for a while
+    until = time.monotonic() + 120.0  # on a busy host, several copies in a row may meet a link
     try:
         while tried < 400 or (not synced and time.monotonic() < until):
             tried += 1

@@ -1,7 +1,7 @@
-"""The whole story: two workers and a planner, all three Claude, the real judge, two starter problems on the CPU.
+"""A complete run: two workers and a planner, all with Claude, the real judge, and two starter problems on the CPU.
 
-One worker submits a wrong kernel first and a right one when it has read the answer; when it is done, the planner moves
-it to the other problem. Only the model's words come from a script.
+One worker submits a wrong kernel, and a correct one after reading the answer. When it has finished, the planner moves
+it to the other problem. A script replaces the model.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ judge: {half_width_cpu: 0.5, max_judge_s: 120}
 
 
 def solution(problem: str, change: tuple[str, str] | None = None) -> list[Step]:
-    """Steps that write the solution that comes with a problem, with one change."""
+    """Return the steps that write the problem's own solution with one change."""
     directory = PROBLEMS / problem.partition("/")[2] / "solutions" / "cpu"
     texts = {file.name: file.read_text() for file in sorted(directory.iterdir())}
     if change:
@@ -72,7 +72,7 @@ def planner(request: ModelRequest) -> list[Step]:
 
 
 def _finished(request: ModelRequest) -> dict[str, set[str]]:
-    """Worker -> what it has finished, from the situation that the planner is shown."""
+    """Return worker -> its finished problems, from the situation in the planner's request."""
     content = request.body["messages"][0]["content"]
     text = content if isinstance(content, str) else "".join(block.get("text", "") for block in content)
     facts, _ = json.JSONDecoder().raw_decode(text[text.index('{\n "problems"') :])
@@ -132,7 +132,7 @@ def _has_happened(site: Site) -> bool:
 
 
 def _tables(decisions: list[Any]) -> list[dict[str, str]]:
-    """Worker -> problem, of each decision."""
+    """Return worker -> problem of each decision."""
     return [
         {row["worker"]: row["problem"] for row in decision["decision"]["assignments"]}
         for decision in decisions
@@ -141,7 +141,7 @@ def _tables(decisions: list[Any]) -> list[dict[str, str]]:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """A problem without its solutions, and with one workload only: time is short here."""
+    """Copy a problem without its solutions and with one workload, to save time."""
     target.mkdir()
     for file in source.iterdir():
         if file.name == "workload.jsonl":

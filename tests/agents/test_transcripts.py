@@ -20,7 +20,7 @@ from tests.agents.conftest import Bench
 from tests.site import Site
 
 PROMPT = 'Assignment: make it faster.\nIt\'s "quoted", has a $HOME, `ticks` and an emoji: \N{ROCKET}.'
-# Two ways in which command-line agents take their prompt, in one program.
+# One program for both ways to pass a prompt to a command-line agent.
 AGENT = """\
 import os, pathlib, subprocess, sys
 options = dict(zip(sys.argv[1::2], sys.argv[2::2])) if "--prompt-file" in sys.argv else {}
@@ -58,7 +58,7 @@ def declared(program: Path, command: str) -> AgentConfig:
 
 
 def session(site: Site, agent: AgentConfig, *, resume: str | None = None) -> CommandSession:
-    """A session as a worker opens it; its one tool answers in the judge's place."""
+    """Return a session as a worker opens it; its only tool answers in place of the judge."""
     directory = site.workspace.state / "agents" / "w01"
     requests, problem = directory / "requests", site.root / "problems/t/one"
     requests.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The tuner as a session: what it tries, in what order, and why it ends."""
+"""The tuner as a session: its candidates, their order, and its reasons to end."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ WIDE = "language: cpp\nentry: kernel.cpp::run\nparams: {A: 0, B: 0}\ntune: {A: [
 
 
 def good(params: Params) -> float | None:
-    """Best at WIDTH 8, UNROLL 2; UNROLL 4 is wrong."""
+    """Return a speed-up with its maximum at WIDTH 8 and UNROLL 2; UNROLL 4 fails."""
     if params["UNROLL"] == 4:
         return None
     return 0.8 + 0.1 * float(params["WIDTH"]) + (0.05 if params["UNROLL"] == 2 else 0.0)
 
 
 def end_of(session: AgentSession) -> End:
-    """Run a session to its end."""
+    """Run a session and return its end."""
     events = list(session.events())
     assert isinstance(events[-1], End)
     assert not any(isinstance(event, End) for event in events[:-1])

@@ -1,4 +1,4 @@
-"""A worker as a process of its own, with a daemon and a stub judge: it works on the problem of its row."""
+"""A worker process with a daemon and a stub judge works on the problem of its row."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def row(problem: str, worker: str = "w01") -> Assignment:
 
 @contextlib.contextmanager
 def at_work(site: Site, *workers: str) -> Iterator[None]:
-    """Workers in processes, ended cleanly."""
+    """Run workers in processes until the end of the block, and end them cleanly."""
     processes = [site.start("worker", worker) for worker in workers]
     yield
     for process in processes:

@@ -1,4 +1,4 @@
-"""`harness start --detach` and `harness attach`: a run that does not need its terminal."""
+"""`harness start --detach` and `harness attach`: a run continues without its terminal."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def evaluations(site: Site) -> int:
 
 
 def test_a_detached_run_survives_a_hangup_and_is_followed_to_its_end(site: Site) -> None:
-    # The stub holds the first candidate back until the file exists: the run cannot end before.
+    # The stub answers for the first candidate when the file exists, so the run cannot end before.
     release_file = site.scratch / "go"
     source = site.root / "problems/t/one/solutions/cpu/kernel.cpp"
     source.write_text(f"{source.read_text()}// stub: hold={release_file}\n")

@@ -1,4 +1,4 @@
-"""`harness audit` as a person or a script calls it."""
+"""`harness audit`, called by a person or a script."""
 
 from __future__ import annotations
 

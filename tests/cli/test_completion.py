@@ -1,4 +1,4 @@
-"""Completion in a shell when the Tab key is pressed."""
+"""Completion of command lines in bash."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PROGRAM = str(Path(sys.executable).parent / "harness")
 
 
 def complete(site: Site, words: str, at: int) -> list[str]:
-    """The completions for these words in bash, with the cursor in the word of index `at`."""
+    """Return bash's completions of these words, with the cursor in the word of index `at`."""
     variables = {"_HARNESS_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(at)}
     done = subprocess.run(
         [PROGRAM],

@@ -1,4 +1,4 @@
-"""Text of agents with escape sequences, line breaks and bidirectional overrides, through everything that prints it."""
+"""Escape sequences, line breaks and bidirectional overrides in agents' texts, in every output that contains them."""
 
 from __future__ import annotations
 

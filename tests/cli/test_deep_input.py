@@ -1,4 +1,4 @@
-"""50,000 nested brackets in each file that a person or an agent writes: one clear error of the command, no crash."""
+"""50,000 nested brackets in each file that a person or an agent writes: the command fails with one clear error."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
 
 
 def output_of(*arguments: str) -> str:
-    """The output of `harness ARGUMENTS`, with the error that it ends with."""
+    """Return the output of `harness ARGUMENTS`, including its error."""
     ran = CliRunner().invoke(cli, arguments)
     assert ran.exception is None or isinstance(ran.exception, HarnessError | SystemExit), repr(ran.exception)
     return f"{ran.output}{ran.exception or ''}"

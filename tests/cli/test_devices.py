@@ -1,4 +1,4 @@
-"""The default device of a command that names none, and the quick start on a GPU (a stub judges)."""
+"""The default device of commands without `--device`, and the quick start on a GPU with the stub judge."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.site import Site, git
 
 
 def see_gpu(directory: Path, *names: str) -> str:
-    """A PATH on which `nvidia-smi` lists GPUs of these names."""
+    """Return a PATH on which `nvidia-smi` lists GPUs of these names."""
     directory.mkdir()
     tool = directory / "nvidia-smi"
     tool.write_text("#!/bin/sh\n" + "".join(f"echo '{name}'\n" for name in names))

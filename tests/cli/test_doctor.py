@@ -1,4 +1,4 @@
-"""`harness doctor`: what it finds, what it calls missing, and what it advises."""
+"""`harness doctor`: its rows, the missing parts, and its fixes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def checks(site: Site, extra: dict[str, str] | None = None) -> tuple[int, dict[s
 
 
 def without(tmp_path: Path, *missing: str) -> str:
-    """A PATH with everything but some programs."""
+    """Return a PATH with all programs except some."""
     directory = tmp_path / "bin"
     directory.mkdir()
     for place in reversed(os.environ["PATH"].split(os.pathsep)):

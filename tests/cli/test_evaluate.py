@@ -1,4 +1,4 @@
-"""`harness evaluate` and `harness baseline` as people type them."""
+"""`harness evaluate` and `harness baseline` on the command line."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_baselines_are_measured_once_and_the_fastest_is_raced(tmp_path: Path) ->
 
 @pytest.fixture
 def stub(tmp_path: Path) -> dict[str, str]:
-    """The stub judge, which notes what it is asked; its problem is measured by two clocks."""
+    """Set up the stub judge, which records its requests; two clocks measure its problem."""
     problem = write_problem(tmp_path)
     definition = json.loads((problem / "definition.json").read_text())
     (problem / "definition.json").write_text(json.dumps({**definition, "description": "stub: two-clocks"}))

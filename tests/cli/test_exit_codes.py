@@ -21,7 +21,7 @@ SECRET = "sk-0123456789abcdef"
 
 
 def run(site: Site, *arguments: str, **extra: str) -> subprocess.CompletedProcess[str]:
-    """`harness ARGUMENTS` in the site's workspace, with stdout and stderr apart."""
+    """Run `harness ARGUMENTS` in the site's workspace, with separate stdout and stderr."""
     return subprocess.run(
         [sys.executable, "-m", "harness", *arguments],
         cwd=site.root,

@@ -1,4 +1,4 @@
-"""A champion as solution.json: the file contains the values of its params, and an import restores the solution."""
+"""A champion exported as solution.json: the file has the values of its params, and an import restores the solution."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`harness hardware`: figures of GPUs, and measuring one that has none. A stand-in measures: there is no GPU here."""
+"""`harness hardware`: figures of GPUs, and the measurement of an unknown GPU, with a stand-in for the measurement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line itself: help is fast and complete, errors are sentences."""
+"""The help of the command line is fast and complete; its errors are sentences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A whole data set at once: 235 problems, what is usable on this target, and why the rest is not."""
+"""Import of a whole data set: 235 problems, those usable on this target, and the reason for each other one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def write(directory: Path, *, n: int = 64, **changes: Any) -> None:
 
 @pytest.fixture
 def dataset(tmp_path: Path) -> Path:
-    """As many problems as SOL-ExecBench has, ten of which cannot be used here, for four reasons."""
+    """Write as many problems as SOL-ExecBench has; ten are not usable on this machine, for four reasons."""
     root = tmp_path / "data"
     for number in range(225):
         write(root / f"L{number % 3 + 1}" / f"problem_{number:03d}")

@@ -1,4 +1,4 @@
-"""`harness init`: a whole workspace on a machine with nothing configured, and nothing of a person's overwritten."""
+"""`harness init` makes a complete workspace on an unconfigured machine, and overwrites no file of a person."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_the_workflow_for_pull_requests_is_added_when_asked_for(tmp_path: Path) 
 
 
 def test_a_wheel_holds_what_init_copies() -> None:
-    """The build itself takes a network; what it includes stands in pyproject.toml, by the names that init looks for."""
+    """A build needs a network, so compare the files in pyproject.toml with the names that init uses."""
     root = Path(__file__).parents[2]
     project = tomllib.loads((root / "pyproject.toml").read_text())
     included = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]

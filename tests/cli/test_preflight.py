@@ -1,6 +1,6 @@
-"""`harness start` on a machine that lacks something: one line with the fix, and nothing has been started.
+"""`harness start` on a machine with a missing part prints one line with the fix, and starts no process.
 
-`harness doctor` checks the same list, and calls the same thing missing.
+`harness doctor` checks the same list and reports the same part as missing.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def named(row: WrongUse) -> str:
 def typed(
     place: Place, situation: Situation, *arguments: str, in_process: bool = True, extra: Mapping[str, str]
 ) -> subprocess.CompletedProcess[str]:
-    """Type a command in a situation; stdout and stderr together."""
-    cache = {"XDG_CACHE_HOME": str(place.scratch / "cache")}  # a trial of torch that succeeded elsewhere is not known
+    """Run a command in a situation; stdout and stderr are merged."""
+    cache = {"XDG_CACHE_HOME": str(place.scratch / "cache")}  # no stored result of an earlier trial of torch
     site = Site(situation.directory, place.site.scratch) if situation.directory else place.site
     whole = {**extra, **cache, **situation.environment}
     if in_process and situation.program is None:
@@ -64,7 +64,7 @@ def refs_and_files(site: Site) -> tuple[str, list[str]]:
 
 
 def refused(row: WrongUse, site: Site, scratch: Path, *, in_process: bool = True) -> float:
-    """Type a wrong use and check what comes of it; the seconds it took."""
+    """Run a wrong use, check its error, and return the elapsed seconds."""
     scratch.mkdir()
     with ExitStack() as stack:
         place = Place(site, scratch, stack)
@@ -104,7 +104,7 @@ def test_a_wrong_use_is_refused_in_time(row: WrongUse, site: Site, tmp_path: Pat
 
 
 def doctor(row: WrongUse, site: Site, scratch: Path, extra: Mapping[str, str]) -> None:
-    """Check that `harness doctor` calls missing what `harness start` refuses."""
+    """Check that `harness doctor` reports as missing the part for which `harness start` fails."""
     scratch.mkdir()
     with ExitStack() as stack:
         place = Place(site, scratch, stack)
@@ -185,7 +185,7 @@ def test_a_trial_without_an_answer_is_not_repeated_and_one_that_failed_is_forgot
 def test_a_gpu_run_compiles_on_its_gpu_and_ends_with_the_compilers_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stand-in for the trial: which devices it is made for, as their judges' runners see them."""
+    """A stand-in for the trial records its devices, as the runners of their judges see them."""
     monkeypatch.delenv("HARNESS_JUDGE_COMMAND", raising=False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b")
     tried: list[TrialDevice] = []
@@ -220,7 +220,7 @@ def test_doctor_leaves_a_gpu_alone_on_which_a_run_is_timed(
 
 @pytest.mark.slow
 def test_a_trial_for_a_gpu_compiles_in_a_sandbox_with_its_device_nodes() -> None:
-    """Without a GPU here: CUDA is missing, and with the CPU as a stand-in for it `torch.compile` works there."""
+    """Without a GPU, CUDA is missing; with the CPU as a stand-in, `torch.compile` works in the sandbox."""
     shown = TrialDevice("cuda", ("/dev/null",), runner_environment("0"))
     trial = try_torch("bubblewrap", shown, within_s=TRIAL_TIMEOUT_S)
     assert trial.no_import is None
@@ -229,7 +229,7 @@ def test_a_trial_for_a_gpu_compiles_in_a_sandbox_with_its_device_nodes() -> None
 
 
 def machine(cache: Path, *devices: str) -> RunPlan:
-    """A run outside of any workspace, on the CPU by default."""
+    """Return a plan of a run outside of any workspace, on the CPU by default."""
     return RunPlan(None, Config(), DeviceChoice(devices or ("cpu",), "cpu", ""), "tuner", cache)
 
 

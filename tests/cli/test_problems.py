@@ -30,7 +30,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A workspace: all that `harness problems` asks of one is a git directory and harness.yaml."""
+    """Make a workspace of a git directory and harness.yaml, which suffice for `harness problems`."""
     (tmp_path / "ws/.git").mkdir(parents=True)
     (tmp_path / "ws/harness.yaml").write_text("run: main\n")
     (tmp_path / "ws/problems").mkdir()

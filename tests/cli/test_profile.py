@@ -1,4 +1,4 @@
-"""`harness profile` as people type it; tests/gpu/test_counters.py has the profiles."""
+"""`harness profile` on the command line; tests/gpu/test_counters.py tests the profiles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`harness audit --rerun` measures again what the ledger claims."""
+"""`harness audit --rerun` repeats measurements of the ledger."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.site import Site
 
 
 def invent(site: Site, speedup: float) -> None:
-    """Enter a measurement that no judge made, with numbers that follow from their parts."""
+    """Enter a forged measurement whose numbers are consistent with each other."""
     commit = site.submit("w09", "t/two", "stub: speedup=1.2")
     workloads = [workload(speedup, seed=number).model_copy(update={"uuid": f"t/two-{number}"}) for number in (0, 1)]
     digest = problem_digest(site.root / "problems/t/two")

@@ -1,4 +1,4 @@
-"""`harness serve` as a process: its URL, what it refuses to start with, and Ctrl-C."""
+"""`harness serve` as a process: its URL, errors at its start, and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_it_prints_a_url_shows_the_ledger_as_it_grows_and_ends_at_ctrl_c(workspa
 
 
 def data_of(stream: http.client.HTTPResponse) -> str:
-    """The data of the next event."""
+    """Return the data of the next event."""
     while not (line := stream.readline().decode()).startswith("data: "):
         assert line, "the stream has ended"
     return line

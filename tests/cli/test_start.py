@@ -1,4 +1,4 @@
-"""`harness start` as a person runs it: limits, endings, kills, refusals, and what it prints."""
+"""`harness start`: limits, ends, kills, errors, and its output."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def trees(site: Site) -> list[tuple[str, str]]:
 
 
 def pids(site: Site) -> dict[str, int]:
-    """The running processes that have written a status record."""
+    """Return the pids of the running processes that have written a status record."""
     return {name: status.pid for name, status in running_processes(site.workspace).items()}
 
 
@@ -187,13 +187,13 @@ def test_agents_that_cannot_work_are_refused(site: Site, agent: str, lacks: str,
 def test_agents_that_cost_money_and_have_no_limit_are_asked_about_on_a_terminal(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Elsewhere it warns and starts: tests/test_supervise.py."""
+    """Without a terminal it warns and starts: tests/test_supervise.py."""
 
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
 
-    # What is typed and asked goes through the process' own streams.
+    # Questions and answers use the standard streams of the process.
     config = load_config(site.workspace, {"agent.kind": "claude"})
     for typed, refused in (("n\n", True), ("y\n", False)):
         screen = Terminal()

@@ -1,4 +1,4 @@
-"""`harness status` and `harness log` as a person or a script calls them."""
+"""`harness status` and `harness log`, called by a person or a script."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The start of the day, in one screen."""
+"""`harness status --today`: one screen for the start of the day."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_terminal_gets_one_screen_and_all_when_asked(tmp_path: Path) -> None:
 
 
 def on_a_terminal(directory: Path, *arguments: str) -> list[str]:
-    """The output of a command on a terminal of 24 lines of 120 columns."""
+    """Return the output of a command on a terminal of 24 lines of 120 columns."""
     master, slave = pty.openpty()
     environment = {**os.environ, "LINES": "24", "COLUMNS": "120", "TERM": "dumb"}
     command = [sys.executable, "-m", "harness", *arguments]

@@ -1,4 +1,4 @@
-"""A running `harness start` as another terminal meets it: a second one is refused, `harness stop` ends the first."""
+"""A running `harness start`, from another terminal: a second one is refused, and `harness stop` ends the first."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ def worktree(site: Site) -> Path:
 
 
 def inside(site: Site, worktree: Path) -> Site:
-    """The same site as seen from the solution's directory; what it starts is ended by the site."""
+    """Return the site with the solution's directory as its working directory; the original site ends its processes."""
     return Site(worktree / "problems/t/one/solutions/cpu", site.scratch, processes=site.processes)
 
 

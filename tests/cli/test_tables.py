@@ -1,4 +1,4 @@
-"""Tables as wide as the screen: columns give way, texts are cut last, and a sparkline shows a series."""
+"""Tables that fit the screen: columns are dropped first, texts are cut last, and a sparkline shows a series."""
 
 from __future__ import annotations
 

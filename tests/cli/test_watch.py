@@ -1,4 +1,4 @@
-"""`harness status --watch`: one screen of any size, drawn again when the ledger grows."""
+"""`harness status --watch`: one screen of any size, redrawn when the ledger grows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of wrong uses: what is typed, on which machine, the text of the error, and the command of the fix."""
+"""The table of wrong uses: the command, the machine, the text of the error, and the command of the fix."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.cli.situations import (
 
 @dataclass(frozen=True)
 class WrongUse:
-    """One row."""
+    """A wrong use: a row of the table."""
 
     name: str
     arguments: tuple[str, ...]

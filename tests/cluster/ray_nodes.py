@@ -1,4 +1,4 @@
-"""A Ray cluster on this machine, of nodes that `ray start` makes: as a person does, and each can be killed alone."""
+"""A Ray cluster on this machine whose nodes are started with `ray start`, so that each can be killed separately."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SHORT_WAITS = {
     "RAY_health_check_period_ms": "1000",
     "RAY_health_check_timeout_ms": "1000",
     "RAY_health_check_failure_threshold": "4",
-    # A process of Ray's ends so long after it has lost the head.
+    # A Ray process ends this many seconds after it has lost the head.
     "RAY_gcs_rpc_server_reconnect_timeout_s": "5",
 }
 
@@ -54,7 +54,7 @@ class RayNodes:
     names: list[str] = field(default_factory=list)
 
     def ray_environment(self) -> dict[str, str]:
-        """The environment of every process that uses the cluster."""
+        """Return the environment of every process that uses the cluster."""
         return {
             **self.environment,
             **SHORT_WAITS,
@@ -74,7 +74,7 @@ class RayNodes:
         return self.directory / "ray_current_cluster"
 
     def start_head(self, name: str = "head", *, cpu: bool = False) -> None:
-        """Start a head; again at the same port, if there was one before."""
+        """Start a head; a further head uses the port of the first."""
         options = ["--head", f"--port={self.port}", "--include-dashboard=false", f"--temp-dir={self.directory}"]
         self._start(name, [*options, "--include-log-monitor=false"], cpu=cpu)
         self.port = int(self.address.rpartition(":")[2])
@@ -90,7 +90,7 @@ class RayNodes:
         self._start(name, [f"--address={self.address}"], cpu=True, extra=extra, inside=inside)
 
     def cache_of(self, name: str) -> Path:
-        """The directory in which a node's judges store the files that they receive, and their builds."""
+        """Return the directory in which a node's judges store the files that they receive, and their builds."""
         return self.directory.parent / f"{self.directory.name}-cache-{name}"
 
     def _start(
@@ -126,7 +126,7 @@ class RayNodes:
         self.names.append(name)
 
     def processes(self, name: str, part: Part | None = None) -> list[int]:
-        """The live processes of a node, or those of one part."""
+        """Return the live processes of a node, or those of one part."""
         wanted = f"{NODE}={name}".encode()
         pids = []
         for directory in Path("/proc").glob("[0-9]*"):
@@ -140,7 +140,7 @@ class RayNodes:
         return pids
 
     def kill(self, name: str, part: Part) -> bool:
-        """SIGKILL to one part of a node; False where it does not run now."""
+        """Send SIGKILL to one part of a node; return False if it does not run."""
         pids = self.processes(name, part)
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
@@ -148,7 +148,7 @@ class RayNodes:
         return bool(pids)
 
     def kill_node(self, name: str) -> None:
-        """SIGKILL to everything of a node, as when its host is switched off."""
+        """Send SIGKILL to all processes of a node, as when its host is switched off."""
 
         def ended() -> bool:
             pids, judges = self.processes(name), set(self.processes(name, "judge"))
@@ -163,7 +163,7 @@ class RayNodes:
         self.names = [node for node in self.names if node != name]
 
     def signal_node(self, name: str, number: signal.Signals) -> None:
-        """A signal to every process of a node."""
+        """Send a signal to every process of a node."""
         for pid in self.processes(name):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
@@ -176,7 +176,7 @@ class RayNodes:
 
 @contextlib.contextmanager
 def ray_nodes(environment: Mapping[str, str]) -> Iterator[RayNodes]:
-    """A cluster's directory and environment, without a node yet; its nodes are ended at the end."""
+    """Yield a cluster without nodes; nodes that were added are ended after the block."""
     base = Path(tempfile.mkdtemp(prefix="ray", dir="/dev/shm" if Path("/dev/shm").is_dir() else "/tmp"))
     nodes = RayNodes(environment, base / "r")
     nodes.directory.mkdir()

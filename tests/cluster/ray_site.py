@@ -40,7 +40,7 @@ class RaySite:
         self.daemon.wait()
 
     def end(self) -> str:
-        """End the daemon cleanly; what it has printed."""
+        """End the daemon cleanly and return its output."""
         assert self.daemon is not None
         self.daemon.terminate()
         output, _ = self.daemon.communicate(timeout=120)
@@ -59,7 +59,7 @@ class RaySite:
         wait_until(reached, event=f"{count} evaluations", deadline_s=600, poll_s=0.2)
 
     def wait_for_judges(self, count: int) -> None:
-        """Wait until so many judges are ready."""
+        """Wait until this number of judges is ready."""
 
         def ready() -> bool:
             return sum(judge.state in {"idle", "busy"} for judge in self.site.daemon().judges) >= count
@@ -84,7 +84,7 @@ class RaySite:
 
 @contextlib.contextmanager
 def ray_site(site: Site, nodes: RayNodes) -> Iterator[RaySite]:
-    """A site on a cluster; at the end no judge is left on a node."""
+    """Yield a site on a cluster; no judge is left on a node at the end."""
     created_site = RaySite(site, nodes)
     try:
         yield created_site
@@ -102,7 +102,7 @@ def no_judge_left(nodes: RayNodes) -> None:
 
 
 def evaluations_asked(nodes: RayNodes) -> int:
-    """The number of evaluations that the stub judges of a cluster have received."""
+    """Return the number of evaluations that the stub judges of a cluster have received."""
     file = Path(nodes.environment["STUB_JUDGE_REQUESTS"])
     lines = file.read_text().splitlines() if file.exists() else []
     return sum(json.loads(line)["kind"] == "evaluation" for line in lines)

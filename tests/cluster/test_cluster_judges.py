@@ -1,4 +1,4 @@
-"""The daemon with judges of other hosts: they come, go and answer late, and each candidate has one entry."""
+"""The daemon with judges of other hosts: hosts join, leave and answer late, and each candidate has one entry."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def host(name: str, *, refused: str | None = None) -> HostStatus:
 
 
 class Cluster:
-    """Hosts that a test lets join and leave, and the daemon that uses them, in a thread."""
+    """Hosts that join and leave on a test's request, and a daemon in a thread that uses them."""
 
     def __init__(self, site: Site, directory: Path) -> None:
         self.site, self.directory = site, directory
@@ -49,7 +49,7 @@ class Cluster:
         self.thread = threading.Thread(target=self._run)
 
     def have(self, *hosts: HostStatus) -> None:
-        """These are the hosts from now on."""
+        """Replace the hosts of the cluster."""
         whole = self.directory / "hosts.new"
         whole.write_text(json.dumps([host.model_dump() for host in hosts]))
         whole.replace(self.directory / "hosts.json")
@@ -74,7 +74,7 @@ class Cluster:
         assert self.error is None
 
     def request_kinds(self) -> list[str]:
-        """Kinds of the requests that judges have got."""
+        """Return the kinds of the requests that judges have received."""
         return [request["kind"] for request in self.site.requests()]
 
     def entry_kinds(self) -> Counter[EntryKind]:
@@ -118,7 +118,7 @@ def test_a_candidate_whose_host_leaves_is_judged_by_another_and_a_late_answer_is
     commit = cluster.site.submit("w01", "t/one", f"stub: speedup=0.9 stub: hold={hold}")
     wait_until(lambda: "evaluation" in cluster.request_kinds(), event="the evaluation on the first host")
     delay.write_text("gpu-a/cpu")
-    hold.touch()  # it answers, and the answer is on its way
+    hold.touch()  # the judge answers, and the bridge delays the answer
     cluster.have(host("gpu-b"))
     wait_until(lambda: cluster.request_kinds().count("evaluation") >= 2, event="the evaluation on the second host")
     delay.unlink()

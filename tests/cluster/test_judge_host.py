@@ -1,4 +1,4 @@
-"""The judge of a host, without Ray: real judge processes, and only text and bytes in and out."""
+"""The judge of a host, without Ray: real judge processes that exchange only text and bytes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Head:
         return HOST_EVENTS.validate_json(lines[0])
 
     def heard(self, number: int) -> JudgeReady | JudgeAnswer:
-        """The next thing that the judge wrote, but its progress."""
+        """Return the next message of the judge, except for progress."""
         while True:
             event = self.next(number)
             assert isinstance(event, JudgeWrote), event
@@ -44,7 +44,7 @@ class Head:
                 return notice.event
 
     def send(self, number: int, problem: Path, source: str = "") -> None:
-        """Ship what the host lacks, as the bridge does, and send a request."""
+        """Send a request after the content that the host lacks, as the bridge does."""
         line = request_for(problem, source).model_dump_json()
         parcel = parcel_of(line.encode())
         places = blob_places(parcel, line)

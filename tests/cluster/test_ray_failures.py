@@ -1,4 +1,4 @@
-"""Failures of a cluster, each with its outcome, and the ports of Ray that no sandbox reaches."""
+"""Failures of a cluster, each with its outcome; no sandbox reaches the ports of Ray."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def run(tmp_path: Path, nodes: RayNodes) -> Iterator[RaySite]:
 
 @contextlib.contextmanager
 def further_node(nodes: RayNodes, name: str, **options: object) -> Iterator[None]:
-    """A node for the length of a test."""
+    """Run a further node until the end of the block."""
     nodes.add(name, **options)  # type: ignore[arg-type]
     try:
         yield
@@ -89,7 +89,7 @@ def further_node(nodes: RayNodes, name: str, **options: object) -> Iterator[None
 
 @contextlib.contextmanager
 def replaced(nodes: RayNodes, name: str, **options: object) -> Iterator[None]:
-    """A node in place of n1."""
+    """Run a node in place of n1 until the end of the block."""
     nodes.kill_node("n1")
     try:
         with further_node(nodes, name, **options):
@@ -132,7 +132,7 @@ def test_a_host_that_is_cut_off_loses_its_work_to_another_and_its_late_answer_is
     commit = run.site.submit("w01", "t/one", f"stub: speedup=0.9 stub: hold={go}")
     wait_until(lambda: evaluations_asked(nodes) == before + 1, event="the evaluation on n1")
     with further_node(nodes, "n2"):
-        nodes.signal_node("n1", signal.SIGSTOP)  # nothing of that host answers any more
+        nodes.signal_node("n1", signal.SIGSTOP)  # no process of that host answers now
         wait_until(lambda: evaluations_asked(nodes) == before + 2, event="the evaluation on n2", deadline_s=240)
         go.touch()
         run.wait_for_evaluations(1)
@@ -309,7 +309,7 @@ def connects(address: tuple[str, int]) -> bool:
 
 
 def listening_ports(pids: list[int]) -> set[int]:
-    """TCP ports on which these processes listen.
+    """Return the TCP ports on which these processes listen.
 
     Source: proc(5), /proc/net/tcp; state 0A is LISTEN.
     """

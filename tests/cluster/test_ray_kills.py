@@ -20,7 +20,7 @@ SEED = 20260601
 
 
 def kill(target: str, chance: random.Random, run: RaySite, nodes: RayNodes) -> None:
-    """Kill something, and start what a person or systemd would start again."""
+    """Kill a part of the cluster, and restart the processes that a person or systemd would restart."""
     if target == "actor":
         victims = [name for name in nodes.names if nodes.processes(name, "actor")]
         if victims:

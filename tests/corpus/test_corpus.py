@@ -1,4 +1,4 @@
-"""The problems that ship: facts about all files, and the deep check of a few."""
+"""The shipped problems: facts about all files, and the deep check of a few."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_each_extracted_problem_says_where_it_comes_from() -> None:
 
 
 def test_the_gradients_of_weights_have_the_tolerance_of_sums() -> None:
-    """Their elements near zero are beyond a tolerance that fits the other outputs."""
+    """Their elements near zero exceed a tolerance that suits the other outputs."""
     for key, definition in ((key, DEFINITIONS[key]) for key in EXTRACTED):
         constant = {name for name, axis in definition["axes"].items() if axis["type"] == "const"}
         shapes = [spec["shape"] for spec in definition["outputs"].values() if spec["dtype"] in {"bfloat16", "float16"}]

@@ -1,4 +1,4 @@
-"""`harness problems check --deep`: which wrong implementations it finds, and what the shipped problems say."""
+"""`harness problems check --deep`: the wrong implementations that it finds, and its results for shipped problems."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ KINDS = {"skipped input", "wrong epsilon", "transposed operand", "last row", "lo
 def make_problem(
     root: Path, *, name: str = "norm_linear", reference: str = REFERENCE, dtype: str = "bfloat16", **tolerance: Any
 ) -> Problem:
-    """A normalisation and a square product in bfloat16."""
+    """Write a problem with a normalisation and a square product in bfloat16."""
     directory = root / "t" / name
     directory.mkdir(parents=True)
     definition = {

@@ -1,4 +1,4 @@
-"""Checks that workers order: one at a time and at a limited rate for each, never without a reply."""
+"""Checks that workers request: one at a time and at a limited rate for each worker, each with a reply."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ENVIRONMENT = EnvironmentRecord(harness="0", judge="sha256:0", python="3", torch
 
 
 class RecordingClient(JudgeClient):
-    """A judge that is ready and only remembers what it is asked."""
+    """A client of a ready judge that only records its requests."""
 
     def __init__(self, tmp_path: Path, target: str = "cpu") -> None:
         super().__init__(target, ["true"], tmp_path / "log", lambda _: None)
@@ -37,7 +37,7 @@ class RecordingClient(JudgeClient):
 
 
 class Workers:
-    """Threads that wait for replies, as workers do."""
+    """Threads that wait for replies in place of workers."""
 
     def __init__(self, workspace: Workspace, solution: Path) -> None:
         self.workspace, self.solution = workspace, solution
@@ -91,7 +91,7 @@ def workers(workspace: Workspace) -> Iterator[Workers]:
 
 
 def answer(orders: CheckOrders, judge: JudgeClient) -> None:
-    """Answer what the judge was asked."""
+    """Answer the judge's request."""
     for request in list(judge.checks.values()):
         del judge.checks[request.id]
         orders.pass_on(CheckAnswered(request, CheckAnswer(id=request.id, verdict=Verdict.PASSED)))

@@ -15,7 +15,7 @@ HOUR = timedelta(hours=1)
 
 
 def set_clock(monkeypatch: pytest.MonkeyPatch, off: timedelta) -> None:
-    """Let the head's clock differ from that of the workers and judges."""
+    """Shift the head's clock against the clock of the workers and judges."""
     defaults = Ledger.__init__.__kwdefaults__ or {}
     monkeypatch.setitem(defaults, "clock", lambda: datetime.now(UTC) + off)
 

@@ -1,4 +1,4 @@
-"""`harness daemon` as people and the supervisor run it."""
+"""`harness daemon`, started by a person or by the supervisor."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_another_run_has_branches_of_its_own(site: Site) -> None:
 def test_it_dies_with_its_supervisor_and_takes_the_judge_along(site: Site) -> None:
     supervisor = subprocess.Popen(["sleep", "60"])
     try:
-        # A supervisor that is no longer the parent: it has ended before the daemon requested its parent-death signal.
+        # The supervisor is not the parent: it ended before the daemon requested its parent-death signal.
         orphan = site.run("daemon", extra={PARENT_VARIABLE: str(supervisor.pid)})
         assert orphan.returncode == 2
     finally:

@@ -1,4 +1,4 @@
-"""The daemon on real git repositories with real processes; a stub answers in the judge's place."""
+"""The daemon on real git repositories with real processes; the stub replaces the judge."""
 
 from __future__ import annotations
 
@@ -315,7 +315,7 @@ def test_without_watches_commits_are_found_by_looking(
 def test_what_is_derived_may_be_deleted_at_any_time(site: Site, daemon: Daemon) -> None:
     with daemon() as running:
         running.entry_of(site.submit("w01", "t/one", "before"))
-        shutil.rmtree(site.workspace.derived, ignore_errors=True)  # the daemon goes on writing there
+        shutil.rmtree(site.workspace.derived, ignore_errors=True)  # the daemon continues to write there
         running.entry_of(site.submit("w01", "t/one", "after"))
     assert kinds(site)[EntryKind.EVALUATION] == 2
 

@@ -1,4 +1,4 @@
-"""Faults of the machine are no candidate's verdict: it stays queued, the run pauses, and goes on when it can."""
+"""Faults of the machine give no verdict: the candidate stays queued, and the run pauses until the fault is over."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_harness_status_shows_the_pause(site: Site, daemon: Daemon, monkeypatch:
 
 
 def test_others_are_judged_while_one_candidate_waits(site: Site, daemon: Daemon) -> None:
-    """One that needs what this machine lacks keeps no other waiting, and is judged once it is there."""
+    """A candidate with a fault of its own does not delay others, and is judged after the fault."""
     fault = site.scratch / "no-nvcc"
     special = site.submit("w01", "t/one", f"stub: fault={fault}")
     honest = [site.submit("w02", "t/two", f"honest {number}") for number in range(4)]

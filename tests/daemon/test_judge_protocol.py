@@ -1,4 +1,4 @@
-"""A ledger from before the present judge protocol: its champions are history until they are measured again."""
+"""A ledger of the former judge protocol: its champions do not count until they are measured again."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OLD = JUDGE_PROTOCOL - 1
 
 
 def enter_old_champion(site: Site, commit: Commit, speedup: float) -> None:
-    """Write what a daemon with a judge of the former protocol would have entered of a candidate."""
+    """Enter the documents of a champion as a daemon with a judge of the former protocol wrote them."""
     digest = problem_digest(site.root / "problems" / commit.problem)
     fixed = {
         "problem": commit.problem,
@@ -55,7 +55,7 @@ def standing_of(site: Site, problem: str = "t/one") -> Standing:
 
 @pytest.fixture
 def old(site: Site, monkeypatch: pytest.MonkeyPatch) -> Commit:
-    """A champion of 3.0x by the former judge protocol, which this one measures as 1.4x; its branch is gone."""
+    """Return a champion of 3.0x by the former judge protocol and 1.4x by the present one, without its branch."""
     monkeypatch.setenv("STUB_JUDGE_VERSION", "of this protocol")
     commit = site.submit("w01", "t/one", "stub: speedup=1.4")
     enter_old_champion(site, commit, 3.0)

@@ -1,4 +1,4 @@
-"""Under load: judges do not wait for git, the queue is bounded, and nothing is left out."""
+"""The daemon under load: judges do not wait for git, the queue is bounded, and no candidate is lost."""
 
 from __future__ import annotations
 

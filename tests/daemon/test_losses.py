@@ -130,7 +130,7 @@ def test_an_answer_of_another_judge_version_is_no_answer(
 
 
 def only_for(devices: str) -> str:
-    """The command of a stub judge that fails for devices other than these."""
+    """Return the command of a stub judge that fails for all devices except these."""
     stub = shlex.join([sys.executable, str(STUB)])
     return shlex.join(["sh", "-c", f'case " $* " in *" {devices} "*) exec {stub} "$@";; esac; exit 3', "judge"])
 
@@ -153,7 +153,7 @@ def test_a_judge_that_never_becomes_ready_is_given_up_and_the_others_go_on(
 def test_the_last_judge_of_a_target_takes_its_candidates_along(
     site: Site, once: Once, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The judge of cpu is ready once and then never again; the run ends though a candidate for cpu is left."""
+    """The judge of cpu becomes ready only once; the run ends although a candidate for cpu is left."""
     monkeypatch.setattr(judge_client, "FIRST_PAUSE_S", 0.001)
     monkeypatch.setattr(judge_client, "LONGEST_PAUSE_S", 0.01)
     stub, mark = shlex.join([sys.executable, str(STUB)]), shlex.quote(str(site.scratch / "started"))

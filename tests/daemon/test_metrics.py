@@ -1,4 +1,4 @@
-"""The figures that the daemon serves to Prometheus, and its watch on the disk."""
+"""The figures that the daemon serves to Prometheus, and its check of the free disk space."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.waiting import wait_until
 
 
 def figures(port: int) -> dict[str, float]:
-    """Name with labels -> value, as Prometheus reads them."""
+    """Return name with labels -> value, as Prometheus reads them."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
         assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
         lines = answer.read().decode().splitlines()
@@ -76,7 +76,7 @@ def test_judging_pauses_before_the_disk_is_full_and_goes_on(
     site: Site, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(disk_watch, "LEAST_FREE_BYTES", 10**18)
-    monkeypatch.setattr(disk_watch, "LEAST_FREE_SHARE", 2.0)  # no disk has twice its size free
+    monkeypatch.setattr(disk_watch, "LEAST_FREE_SHARE", 2.0)  # a requirement of twice the disk's size is never met
     monkeypatch.setattr(disk_watch, "_LOOK_EVERY_S", 0.05)
     with daemon() as running:
         commit = site.submit("w01", "t/one", "stub: speedup=0.9")

@@ -1,4 +1,4 @@
-"""A baseline that could not be measured is named by every entry whose speed-up is over the others."""
+"""Each entry names the baselines that could not be measured, since its speed-up is over the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Profiles that workers ask for: the daemon has an idle judge make them, and enters nothing."""
+"""Profiles that workers request: an idle judge makes them, and the daemon enters nothing in the ledger."""
 
 from __future__ import annotations
 

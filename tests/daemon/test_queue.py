@@ -1,4 +1,4 @@
-"""The queue is fair, takes confirmations first and holds nothing twice."""
+"""The queue is fair, returns confirmations first, and holds each candidate once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of attacks and controls in docs/trust.md name every one that is tested, once, and enough of them."""
+"""The tables in docs/trust.md name each tested attack and control once, and the least number is met."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ON_A_CPU = {"stopped", "warm"}
 
 
 def _table(heading: str) -> list[Row]:
-    """The first table below a heading, as rows by column."""
+    """Return the first table below a heading, as rows by column."""
     _, _, below = _PAGE.read_text().partition(f"### {heading}\n")
     lines = [line.strip("| ").split(" | ") for line in below.partition("###")[0].splitlines() if line.startswith("|")]
     columns, _, *rows = lines

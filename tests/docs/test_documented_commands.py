@@ -1,4 +1,4 @@
-"""The commands of README.md and of the how-to pages: their options exist, and what can run here runs."""
+"""The commands of README.md and of the how-to pages: their options exist, and those that can run here succeed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROOT = FILE.parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 _BLOCK = re.compile(r"^```[a-z]*\n(.*?)^```|((?:^ {4}\S.*\n)+)", re.DOTALL | re.MULTILINE)
 PROBLEM = "starter/rmsnorm_h4096"
-# Commands of the executed pages that cannot run in this test, by a word of theirs, and the reason.
+# Commands of the executed pages that cannot run in this test: a word of the command, and the reason.
 NOT_RUN = {
     "claude": "needs the key of a model's provider",
     "--deep": "minutes long; tests/corpus runs it",

@@ -18,7 +18,7 @@ _LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
 
 def test_the_reference_of_commands_is_the_programs_own() -> None:
-    # In a process of its own: click keeps the help option of the first context, which another test may have made.
+    # A new process, because click keeps the help option of the first context, which may be of another test.
     code = "import sys; from tests.docs.commands import reference; sys.stdout.write(reference())"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120, check=True

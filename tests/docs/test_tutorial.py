@@ -1,4 +1,4 @@
-"""The tutorial, command by command, as a newcomer types it: with the stub judge and with the real one."""
+"""The commands of the tutorial, in order, with the stub judge and with the real judge."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PROGRAMS = ("harness ", "git ", "cd ")
 
 
 def steps() -> Iterator[tuple[str, list[str]]]:
-    """Each command of the tutorial, and the lines that it shows of the output."""
+    """Yield each command of the tutorial with the lines of its output that the tutorial shows."""
     text = (FILE.parent / "tutorial.md").read_text()
     for block in _BLOCK.findall(text):
         command: str | None = None
@@ -37,13 +37,13 @@ def steps() -> Iterator[tuple[str, list[str]]]:
 
 
 def pattern(shown: str) -> str:
-    """A shown line as a pattern: `…` stands for anything, spaces for any spaces."""
+    """Return a shown line as a pattern: `…` matches any text, and spaces match any spaces."""
     parts = [r"\s+".join(map(re.escape, part.split())) for part in shown.split("…")]
     return ".*".join(parts)
 
 
 def type_everything(directory: Path, extra: dict[str, str]) -> int:
-    """Type every command in one shell's place; how many there were."""
+    """Run every command as in one shell, and return the number of commands."""
     current_directory, typed = directory, 0
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = clean_environment({"PATH": path, "HOME": str(directory), "COLUMNS": "160", **extra})

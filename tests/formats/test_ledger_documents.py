@@ -1,4 +1,4 @@
-"""Ledger documents read back exactly, in YAML 1.1 and 1.2 alike."""
+"""Ledger documents are read back exactly, with YAML 1.1 and with YAML 1.2."""
 
 from __future__ import annotations
 

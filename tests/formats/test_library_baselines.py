@@ -17,7 +17,7 @@ RIGHT = "import torch\nfrom liger_kernel.ops import scale\n\ndef run(x, factor):
 
 @pytest.fixture
 def scale(tmp_path: Path) -> Path:
-    """A problem whose reference is `run(x, factor)`, with an empty `baselines/`."""
+    """Make a problem whose reference is `run(x, factor)`, with an empty `baselines/`."""
     root = write_scale(tmp_path)
     (root / "baselines").mkdir()
     return root

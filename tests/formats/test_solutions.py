@@ -27,7 +27,7 @@ from tests.formats.problem_files import DEFINITION, SOLUTION, SOURCE, write_solu
 
 @pytest.fixture
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """`cpu` below the current directory: messages then show it as `cpu/...`."""
+    """Return `cpu` below the current directory, which messages show as `cpu/...`."""
     monkeypatch.chdir(tmp_path)
     return Path("cpu")
 

@@ -1,4 +1,4 @@
-"""Commits on the branch that people have checked out: nothing of theirs is disturbed, nothing of ours reverted."""
+"""Commits on the branch that people have checked out: their changes stay, and the harness' commits stay."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def workspace(tmp_path: Path) -> Workspace:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wait for a person's lock for a moment only."""
+    """Shorten the wait for a lock that a person's git command holds."""
     monkeypatch.setattr(checkout, "LOCK_WAIT_S", 0.02)
 
 
@@ -56,7 +56,7 @@ def status(root: Path) -> str:
 
 
 def make_odd(root: Path) -> None:
-    """A repository whose own configuration would break or change every commit."""
+    """Set a configuration of the repository that would break or change every commit."""
     for key, value in {
         "commit.gpgSign": "true",
         "gpg.program": "/bin/false",
@@ -171,7 +171,7 @@ def test_a_file_that_a_person_is_editing_is_left_and_said(repo: Repo) -> None:
     (sentence,) = repo.checkout_state("main")
     assert sentence.startswith(f"COORDINATION.md: changed in {root} by a person")
     assert "git checkout HEAD -- COORDINATION.md" in sentence
-    # Committing something else does not revert the plan, and theirs can still be committed.
+    # A commit of another file does not revert the plan, and the person's change can still be committed.
     (root / "mine.txt").write_text("other\n")
     git(root, "add", "mine.txt")
     git(root, "commit", "-q", "-m", "other")
@@ -380,7 +380,7 @@ def test_a_rebase_that_keeps_the_ledger_is_not_mistaken_for_a_loss(repo: Repo) -
 
 
 def person_at_work(root: Path, stop: threading.Event, done: list[int]) -> None:
-    """Commit, stash and switch branches, as often as git lets them: another command may hold a lock."""
+    """Commit, stash and switch branches repeatedly; another command may hold git's lock."""
     number = 0
     while not stop.is_set():
         number += 1
@@ -397,7 +397,7 @@ def person_at_work(root: Path, stop: threading.Event, done: list[int]) -> None:
 
 
 def _insists(root: Path, *arguments: str, times: int = 5) -> bool:
-    """Try a few times, as a person does after git's message that another command holds a lock."""
+    """Try a few times, as a person does after git reports that another command holds a lock."""
     for _ in range(times):
         try:
             git(root, *arguments)
@@ -418,7 +418,7 @@ def test_a_person_working_all_the_time_loses_nothing_and_reverts_nothing(repo: R
     person = threading.Thread(target=person_at_work, args=(root, stop, done), name="person")
     person.start()
     try:
-        while rounds < 8 or len(done) < 3:  # a busy machine may give one of the two more time than the other
+        while rounds < 8 or len(done) < 3:  # on a busy machine, one of the two may run more often
             plan = {"COORDINATION.md": b"plan %d\n" % rounds}
             append(repo, {LEDGER: document(rounds % 10)}, plan, f"round {rounds}")
             rounds += 1

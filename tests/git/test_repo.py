@@ -1,4 +1,4 @@
-"""Reading refs and objects of a real repository, whatever people and git do to it."""
+"""Reading refs and objects of a real repository while people and git change it."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_reading_survives_gc_and_packed_refs_with_the_reader_running(repo: Repo)
 
 
 def cat_files() -> list[int]:
-    """This process' living `git cat-file` children."""
+    """Return the running `git cat-file` children of this process."""
     children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
     return [int(child) for child in children if b"cat-file" in Path(f"/proc/{child}/cmdline").read_bytes()]
 

@@ -1,4 +1,4 @@
-"""Worktrees: made, completed after a kill, repaired and removed, and never a file lost."""
+"""Worktrees are made, completed after a kill, repaired and removed without loss of a file."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_worktree_holds_its_problem_and_nothing_else(repo: Repo) -> None:
     assert path == repo.workspace.root / "workspaces/w01/s/p"
     assert files(path) == ["problems/s/p/definition.json", SOLUTION]
     assert_healthy(repo, path)
-    assert [info.path for info in repo.worktrees()] == [path]  # the README beside the workers is none
+    assert [info.path for info in repo.worktrees()] == [path]  # the README beside the workers is no worktree
     assert repo.branches("agents/") == {BRANCH: repo.tip("main")}
     assert git(path, "sparse-checkout", "list") == "/problems/s/p/"
     assert git(repo.workspace.root, "config", "--get", "--default", "unset", "core.sparseCheckout") == "unset"

@@ -1,4 +1,4 @@
-"""A tuner on problems of the corpus that have no solution, at small sizes on the CPU: the real judge."""
+"""A tuner with the real judge on problems of the corpus without a solution, at small sizes on the CPU."""
 
 from __future__ import annotations
 

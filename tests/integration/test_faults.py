@@ -1,4 +1,4 @@
-"""Disks fill, files tear, clocks step back, people switch branches: a clear message, and nothing is lost."""
+"""Full disks, truncated files, clocks set back, switched branches: a clear message, and no entry is lost."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def evaluations(site: Site) -> Counter[str]:
 
 
 def fill(directory: Path) -> Path:
-    """Use up the last byte of a small file system; the file that does."""
+    """Fill a small file system to the last byte, and return the file that fills it."""
     filler = directory / "filler"
     with filler.open("wb", buffering=0) as file:
         for size in (4096, 1):
@@ -79,11 +79,11 @@ def test_a_full_disk_keeps_the_answer_until_there_is_space(site: Site) -> None:
     small = ["--size", str(1 << 20), "--tmpfs", str(site.workspace.spool)]
     process = site.start_program([*EVERYTHING, *small, *DAEMON])
     judged(site, site.submit("w01", "t/one", "stub: speedup=0.9"))
-    # The first entries are committed at once, the next one removes their segment, and no other goes for a minute.
+    # The first entries are committed at once, the next one removes their segment, and no other commit follows for 60 s.
     wait_until(lambda: "t/one" in git(site.root, "ls-tree", "-r", "--name-only", "main", "ledger"), event="the commit")
     judged(site, site.submit("w01", "t/one", "stub: speedup=0.7"))
     pid = site.daemon().pid
-    # The daemon's own view of its spool: only it has the small file system.
+    # Only the daemon's mount namespace has the small file system at its spool.
     filler = fill(Path(f"/proc/{pid}/root{site.workspace.spool}"))
     second = site.submit("w01", "t/one", "stub: speedup=1.5")
     assert "no space left" in says(site, "kept and tried again")
@@ -116,7 +116,7 @@ def test_a_read_only_ledger_is_named_and_mended_without_loss(site: Site) -> None
 def test_an_index_that_cannot_be_read_is_made_anew(site: Site) -> None:
     process = site.start("daemon")
     judged(site, site.submit("w01", "t/one", "stub: speedup=1.5"))
-    end(process)  # under a running daemon sqlite may go on with what it has in its journal, and never look
+    end(process)  # under a running daemon, sqlite may continue with its journal without reading the file
     site.workspace.index_file.write_bytes(b"this is not a database" * 1000)
     process = site.start("daemon")
     judged(site, site.submit("w01", "t/one", "stub: speedup=0.8"))
@@ -136,7 +136,7 @@ def test_a_torn_tail_is_cut_set_aside_and_said(site: Site) -> None:
     site.submit("w01", "t/one", "stub: speedup=1.5")
     killed = site.run("daemon", "--once", extra={"HARNESS_FAILPOINT": "daemon.after_entry:2"})
     assert killed.returncode == -signal.SIGKILL
-    segment = segments(site.workspace.spool / "daemon")[-1]  # an earlier one may be on its way to the branch
+    segment = segments(site.workspace.spool / "daemon")[-1]  # a commit of an earlier segment may be in progress
     os.truncate(segment, segment.stat().st_size - 7)
     second_run = site.call("daemon", "--once")
     assert second_run.returncode == 0

@@ -1,7 +1,7 @@
-"""SIGKILL at every named place: start again, and everything is there once, audited, with nothing left running.
+"""SIGKILL at every failpoint: after a restart each document exists once, the audit passes, and no process is left.
 
 The judge is a stub that has the real protocol and is killed at the real judge's and runner's failpoints;
-`test_kill_real.py` does the same with the whole stack.
+`test_kill_real.py` does the same with the real judge.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def test_a_kill_loses_nothing_and_enters_nothing_twice(place: str, template: Sit
 def test_a_kill_under_start_is_made_up_for(place: str, tunable_template: Site, tmp_path: Path) -> None:
     case = CASES[place]
     with killed_site(tunable_template, tmp_path) as killed:
-        # A process that was killed while the run was ending was not restarted: its remains are for the next start.
+        # A process that was killed while the run was ending is not restarted; the next start completes its work.
         ended = killed.kill_at(place, case) and not read_all(killed.site.workspace.spool)
         killed.go_on(case, ended=ended)
         check(killed.site, crowned=(), planner_owes=True)

@@ -1,4 +1,4 @@
-"""SIGKILL with nothing stood in for: the real judge, its sandboxed builder and runners, a candidate in C++."""
+"""SIGKILL without stand-ins: the real judge, its sandboxed builder and runners, and a candidate in C++."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 
 def passed(site: Site) -> None:
-    """The candidate has exactly one evaluation, by the real judge, and it passed."""
+    """Assert that the candidate has exactly one evaluation by the real judge, which passed."""
     (evaluation,) = [entry for entry in site.entries() if entry.kind is EntryKind.EVALUATION]
     assert evaluation.verdict is Verdict.PASSED, evaluation.reason
     assert evaluation.environment is not None

@@ -1,4 +1,4 @@
-"""The loop with nothing stood in for: real problems, the real judge, two tuners."""
+"""A run without stand-ins: real problems, the real judge, two tuners."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def note(text: str, digest: str) -> EntryDraft:
 
 
 def restored(old: Site, directory: Path) -> Site:
-    """Back up as a person does while the head is down, and restore elsewhere."""
+    """Back up while the head is stopped, and restore at another place."""
     bundle = directory / "run.bundle"
     git(old.root, "bundle", "create", str(bundle), "--all")
     git(old.root, "bundle", "verify", str(bundle))
@@ -40,7 +40,7 @@ def test_a_run_goes_on_from_a_bundle_and_the_spool(tmp_path: Path, template: Sit
     shutil.copytree(template.root, old.root, symlinks=True)
     done = old.call("daemon", "--once")
     assert done.returncode == 0, done.stdout
-    with Repo(old.workspace) as repo:  # an entry that the head had no time to commit
+    with Repo(old.workspace) as repo:  # an entry that the head did not commit before its end
         ledger = Ledger(old.workspace, repo, branch="main")
         spooled = ledger.append(note("the device was replaced", old.entries("t/one")[0].problem_digest))
         ledger.close()

@@ -1,4 +1,4 @@
-"""The audit names every break: file, document, what was expected and what was found."""
+"""The audit names the file, the document, the expected value and the actual value of every break."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A person's uncommitted change below ledger/ is a break; a file that the harness has still to refresh is none."""
+"""A person's uncommitted change below ledger/ is a break; a file that the harness has not refreshed yet is none."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 @pytest.fixture
 def behind(place: Place, monkeypatch: pytest.MonkeyPatch) -> Place:
-    """A checkout that a commit of the harness could not refresh, since git's index was locked."""
+    """Return a place whose checkout a commit of the harness could not refresh, since git's index was locked."""
     monkeypatch.setattr(checkout, "LOCK_WAIT_S", 0.01)
     lock = place.workspace.root / ".git" / "index.lock"
     lock.touch()

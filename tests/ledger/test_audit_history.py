@@ -92,7 +92,7 @@ def test_commits_that_were_made_one_are_a_break(place: Place) -> None:
     assert "lacks 1 of the heads that were committed up to there" in message
 
 
-# --- what is no replacement ---
+# --- changes that replace no history ---
 
 
 def test_a_persons_rebase_is_no_break(place: Place) -> None:

@@ -1,4 +1,4 @@
-"""An audit of what is new looks into nothing else, and still follows the whole chain."""
+"""An audit of new entries examines only those, and still verifies the whole chain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""COORDINATION.md: round trip, people's bytes untouched, broken tables named by line."""
+"""COORDINATION.md: round trip, unchanged text of people, and errors of tables with their line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The index answers from branch and spools alike, and comes back from whatever happened to it."""
+"""The index has the entries of the branch and of the spools, and is rebuilt after any damage."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_only_what_was_appended_is_read(
     index.refresh(repo)
     ledger.flush(force=True)
     index.refresh(repo)
-    assert parsed == [f"{FILE} seq 4", f"{FILE} seq 5"]  # seen in the spool: not read again from the branch
+    assert parsed == [f"{FILE} seq 4", f"{FILE} seq 5"]  # read from the spool before, so not read again from the branch
     assert index.count() == 5
 
 
@@ -176,7 +176,7 @@ def test_an_index_that_cannot_be_used_is_made_anew(
 ) -> None:
     fill(ledger, 40)
     ledger.flush(force=True)
-    assert index.refresh(repo) == []  # the first time there is nothing to say
+    assert index.refresh(repo) == []  # the first time there is no message
     rows = index.rows()
     index.close()
     path = workspace.index_file
@@ -194,7 +194,7 @@ def test_an_index_that_cannot_be_used_is_made_anew(
             database.execute(statement if damage == "older" else "DROP TABLE files")
         database.close()
     if damage in {"truncated", "table gone"}:
-        fill(ledger, 1)  # damage in unread pages shows with the next entry
+        fill(ledger, 1)  # damage in unread pages is detected with the next entry
         ledger.flush(force=True)
         rows = [*rows, *rows[-1:]]
     messages = index.refresh(repo)
@@ -411,7 +411,7 @@ def test_what_a_commit_appends_is_not_read_again(
             assert second_index.refresh(repo) == []
         assert index.query("SELECT committed, count(*) FROM entries GROUP BY committed") == [(1, 5)]
         assert index.query("SELECT * FROM appended") == []
-        # The file's digest was noted too: what is appended by another writer is an append, not a rewrite.
+        # The index has the file's digest too, so it treats an append by another writer as an append, not as a rewrite.
         fill(ledger, 1)
     index.query("SELECT 1")
     assert index.refresh(repo) == []

@@ -1,4 +1,4 @@
-"""Lessons stand until a later entry contradicts them."""
+"""Lessons are valid until a later entry contradicts them."""
 
 from __future__ import annotations
 

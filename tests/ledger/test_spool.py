@@ -115,7 +115,7 @@ def test_damage_before_whole_records_is_not_taken_for_a_torn_tail(tmp_path: Path
     with pytest.raises(LedgerError, match=r"a record is damaged at byte \d+, and whole ones follow it") as caught:
         Spool.open(tmp_path)
     assert "truncate -s" in str(caught.value)
-    assert path.read_bytes() == content  # nothing was touched
+    assert path.read_bytes() == content  # the file is unchanged
 
 
 def test_a_full_disk_keeps_nothing_of_the_entry_and_says_so(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_a_read_only_spool(tmp_path: Path) -> None:
             subprocess.run(["mount", "-o", "remount,ro", str(tmp_path)], check=True)
             with pytest.raises(LedgerError, match=r"the ledger's spool cannot be written \(Read-only file system\)"):
                 spool.append(record(2))
-        with opened(tmp_path / "daemon"):  # reading goes on
+        with opened(tmp_path / "daemon"):  # reading continues
             assert [record.seq for record in spooled_records(tmp_path / "daemon")] == [1]
 
 
@@ -194,7 +194,7 @@ def test_a_segment_that_cannot_be_started_is_started_later(tmp_path: Path) -> No
         ("spool.after_new_segment", []),
         ("spool.before_write", []),
         ("spool.half_written", []),
-        ("spool.before_sync", [1]),  # written, perhaps not synced: the kernel of a living machine still has it
+        ("spool.before_sync", [1]),  # written, perhaps not synced: without a crash of the machine, the kernel keeps it
         ("spool.after_sync", [1]),
         ("spool.after_sync:2", [1, 2]),
         ("spool.half_written:3", [1, 2]),

@@ -1,4 +1,4 @@
-"""Kinds of tampering with a ledger, each found by the audit; an untouched ledger has nothing to find."""
+"""Kinds of tampering with a ledger, each detected by the audit; an unchanged ledger has no breaks."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def a_chain_made_anew(place: Place) -> None:
 
 
 def a_history_made_anew(place: Place) -> None:
-    """Branch, chain, heads and the harness' own notes, everything but the copy that was pushed."""
+    """Replace the branch, the chain, the heads and the harness' own records; only the pushed copy is unchanged."""
     root = place.workspace.root
     git(root, "update-ref", "refs/remotes/origin/main", "main")
     place.forge(lambda documents: documents[-1].update(note="nothing happened"))

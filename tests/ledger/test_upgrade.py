@@ -1,4 +1,4 @@
-"""Ledgers of every format that was ever written stay readable, and an upgrade changes no byte of a document."""
+"""Ledgers of all earlier formats stay readable, and an upgrade changes no byte of a document."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def version(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture
 def old(tmp_path: Path, version: int) -> Iterator[tuple[Workspace, Repo]]:
-    """A ledger of each format."""
+    """Yield the workspace and repository of a ledger of each format."""
     workspace = restore(FIXTURES / f"v{version}", tmp_path / "a workspace")
     with Repo(workspace) as repo:
         yield workspace, repo
@@ -53,7 +53,7 @@ def old(tmp_path: Path, version: int) -> Iterator[tuple[Workspace, Repo]]:
 
 @pytest.fixture
 def first(tmp_path: Path) -> Iterator[tuple[Workspace, Repo]]:
-    """A ledger of format 1."""
+    """Yield the workspace and repository of a ledger of format 1."""
     workspace = restore(FIXTURES / "v1", tmp_path / "a workspace")
     with Repo(workspace) as repo:
         yield workspace, repo
@@ -149,7 +149,7 @@ def test_a_ledger_keeps_its_format_until_it_is_upgraded(first: tuple[Workspace, 
     entries = [parse_entry(document.raw, SPOOLS_FILE) for document in documents]
     assert [entry.judge_protocol for entry in entries] == [1, 1, 1, None, None, 2]
     assert [record.get("format", 1) for record in read_records(workspace, repo, "ledger/decisions.yaml")] == [1, 2]
-    # The drafts name no real candidates; what an upgrade could break is whole.
+    # The drafts name no real candidates, so only the parts that an upgrade could break are checked.
     assert not [
         message
         for message in whats(workspace, repo)
@@ -225,7 +225,7 @@ def test_an_upgrade_that_is_killed_can_be_run_again(first: tuple[Workspace, Repo
     assert whats(workspace, repo) == []
     run_upgrade(workspace, repo)
     with Ledger(workspace, repo, branch="main"):
-        repo.refresh_checkout("main")  # as the daemon does; its opening drops what the upgrade had committed
+        repo.refresh_checkout("main")  # as the daemon does; it removes the spooled records that the upgrade committed
     assert read_all(workspace.spool) == []
     assert len(split(files(workspace)[SPOOLS_FILE], SPOOLS_FILE)) == 3
     assert (whats(workspace, repo), standings_of(workspace)) == ([], stored(1))
@@ -284,7 +284,7 @@ def test_a_spool_of_a_newer_format_is_refused_and_kept(first: tuple[Workspace, R
     assert segment.read_bytes() == content
 
 
-# --- formats that do not fit ---
+# --- incompatible formats ---
 
 
 def test_a_format_that_falls_is_a_break(first: tuple[Workspace, Repo]) -> None:

@@ -1,4 +1,4 @@
-"""Intervals hold the truth as often as they say, adaptive stopping included."""
+"""Intervals contain the true value at their nominal rate, also with adaptive stopping."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weaknesses of a number follow from what its entry and its baseline entry record."""
+"""Weaknesses of a number follow from its entry and its baseline entry."""
 
 from __future__ import annotations
 

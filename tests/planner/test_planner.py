@@ -1,4 +1,4 @@
-"""The planner's loop on a real repository: what it writes, what it obeys, what it records."""
+"""The planner's loop on a real repository: its tables, people's changes, and its records."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def until(site: Site, condition: Callable[[dict[str, str]], bool], description: 
 
 
 def edit(site: Site, *rows: str, keep: bool = True) -> None:
-    """A person edits the table and commits it, on top of whatever the planner wrote last."""
+    """Edit and commit the table as a person does, on top of the planner's last version."""
     with Repo(site.workspace) as repo:
 
         def committed() -> bool:
@@ -85,7 +85,7 @@ def edit(site: Site, *rows: str, keep: bool = True) -> None:
             lines = inside.strip().splitlines()
             present = lines if keep else lines[:2]
             text = head + begin + "\n" + "\n".join([*present, *rows]) + "\n" + end + tail
-            with contextlib.suppress(RepositoryError):  # the planner was faster: read again
+            with contextlib.suppress(RepositoryError):  # the planner committed first: read again
                 repo.commit_files("main", {"COORDINATION.md": text.encode()}, "Edit the table", expect=tip)
                 return True
             return False
@@ -255,7 +255,7 @@ def test_decisions_replay(site: Site) -> None:
 
 
 def test_a_decision_of_an_earlier_policy_is_replayed_by_that_policy(site: Site) -> None:
-    """Its facts have no gains. The earlier policy keeps the row, the present one moves it, and the replay is equal."""
+    """Its facts have no gains. The earlier policy keeps the row, the present one moves it; the replay is equal."""
     earlier_inputs = PolicyInputs(
         problems=(
             ProblemFacts(problem="t/one", evaluations=8, speedup=1.2, score=0.6, cost_s=8),

@@ -1,4 +1,4 @@
-"""The policy: rules that every decision obeys, and decisions in important cases."""
+"""The policy: rules for every decision, and decisions in important cases."""
 
 from __future__ import annotations
 
@@ -270,7 +270,7 @@ def test_a_worker_moves_after_its_slice_only_for_much_more(decide_by: Decide) ->
 
 
 def test_a_worker_that_has_just_finished_its_problem_is_sent_to_another() -> None:
-    """The problem may be available again because of evaluations on others; the worker would be idle there."""
+    """Evaluations on other problems may make the problem available again; the worker would be idle there."""
     problems = tuple(ProblemFacts(problem=name, evaluations=30, elsewhere=61) for name in NAMES[:3])
     rows = tuple(Assignment(worker=worker, problem=name) for worker, name in zip(WORKERS[:2], NAMES[:2], strict=True))
     workers = (WorkerFacts(worker="w01", stint=12, finished={NAMES[0]: "stale"}), WorkerFacts(worker="w02", stint=1))
@@ -340,7 +340,7 @@ def test_round_robin_obeys_people_and_keeps_workers_apart(given_inputs: PolicyIn
 
 
 def test_round_robin_does_not_send_a_worker_to_where_another_stays() -> None:
-    """The first worker, by name, is past its slice; the least tried problem has a worker that stays."""
+    """The slice of the first worker, by name, is over; a worker stays on the least tried problem."""
     problems = tuple(ProblemFacts(problem=name, evaluations=n) for name, n in zip(NAMES[:3], (9, 2, 5), strict=True))
     rows = (Assignment(worker="w01", problem=NAMES[0]), Assignment(worker="w02", problem=NAMES[1]))
     workers = (WorkerFacts(worker="w01", stint=4), WorkerFacts(worker="w02", stint=1))

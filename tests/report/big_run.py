@@ -1,4 +1,4 @@
-"""A run as large as one likes, made up: a ledger with baselines, gains, confirmations, failures, moves and accounts."""
+"""Synthetic runs of any size: a ledger with baselines, gains, confirmations, failures, moves and accounts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run that is over: three problems with confirmed champions, some that failed, a bare remote, a person's clone."""
+"""A complete run: three problems with confirmed champions, failed candidates, a bare remote, and a person's clone."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Story:
     losers: dict[str, Commit]
 
     def person(self, *arguments: str) -> str:
-        """Git in the person's clone."""
+        """Run git in the person's clone and return its output."""
         return git(self.clone, *arguments)
 
     def git(self, *arguments: str) -> str:

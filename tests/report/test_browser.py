@@ -1,4 +1,4 @@
-"""The report of a large run in a real browser: size, time, no request, sorting, filtering, links, keyboard, phone."""
+"""The report of a large run in a real browser: size, time, requests, sorting, filtering, links, keyboard, phone."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ReportFile:
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> ReportFile:
     workspace = make_run(tmp_path_factory.mktemp("large") / "w", problems=PROBLEMS, entries=ENTRIES)
-    harness(workspace.root, "log", "-n", "1")  # makes the index, which is another test's subject
+    harness(workspace.root, "log", "-n", "1")  # makes the index before the measurement
     before = processor_time_s()
     ran = harness(workspace.root, "report", "-o", "report.html", "--commit-url", COMMITS + "{}")
     assert ran.returncode == 0, ran.stderr
@@ -48,7 +48,7 @@ def processor_time_s() -> float:
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One problem, two gains within seconds, a session before the first entry and one after the last."""
+    """Make a run with two gains within seconds, a session before the first entry, and a session after the last."""
     with site_in(tmp_path_factory.mktemp("small")) as site:
         with Repo(site.workspace) as repo, Ledger(site.workspace, repo, branch="main", writer="planner") as planner:
             for ended in ("2026-01-01T00:00:00.000Z", "2126-01-01T00:00:00.000Z"):

@@ -1,4 +1,4 @@
-"""`harness proof` trusts only the ledger of the base branch: each forgery has its own sentence."""
+"""`harness proof` trusts only the ledger of the base branch: each forgery has its own message."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Court:
     def on_the_branch(
         self, files: dict[str, str | None], *, amend: str | None = None, into_last_commit: bool = False
     ) -> None:
-        """Change files in one more commit on the win branch, or in its only one (with another message, `amend`)."""
+        """Change files on the win branch in a further commit, or in its only commit with the message `amend`."""
         self.git("switch", "-q", WIN)
         for name, text in files.items():
             file = self.root / name
@@ -69,7 +69,7 @@ class Court:
         self.place.commit(files)
 
     def merged_by_hand(self, number: int, *, place: str = PLACE) -> None:
-        """Make a branch with another candidate's tree by git alone, without the ledger."""
+        """Make a branch with another candidate's tree by plain git, without an entry in the ledger."""
         self.git("switch", "-q", "-C", WIN, "main")
         self.git("rm", "-rq", "--ignore-unmatch", place)
         self.git("read-tree", f"--prefix={place}/", self.place.trees[number])

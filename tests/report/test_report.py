@@ -1,4 +1,4 @@
-"""`harness report`: what stands in the page follows from the ledger, and the page is one file that loads nothing."""
+"""`harness report`: the page follows from the ledger, and is one file without external resources."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def test_moves_and_money_are_shown(page: str) -> None:
 def test_it_refers_to_nothing_outside(page: str) -> None:
     without_data = re.sub(r'<script type="application/json".*?</script>', "", page, flags=re.DOTALL)
     addresses = set(re.findall(r"(?:https?:)?//[\w.]+\.[a-z]+[^\s\"'`)]*", without_data))
-    assert addresses == {"http://www.w3.org/2000/svg"}  # a name, not an address that anything loads
+    assert addresses == {"http://www.w3.org/2000/svg"}  # a name, not an address that the page loads
     assert "default-src 'none'" in page
     assert not re.findall(r"\b(?:src|srcset)=|@import|url\(", without_data)
 
@@ -237,7 +237,7 @@ def test_a_sealed_champion_is_compared_with_nothing_where_no_sealed_times_were_k
         (before,) = collect(repo, index, **settings)["problems"]
         (baseline,) = index.entries(key, kind="baseline")
         parts = {name: getattr(baseline, name) for name in EntryDraft.model_fields}
-        ledger.append(EntryDraft.model_validate({**parts, "sealed_baselines": {}}))  # as an older harness did
+        ledger.append(EntryDraft.model_validate({**parts, "sealed_baselines": {}}))  # as in ledgers of an older harness
         index.refresh(repo)
         (after,) = collect(repo, index, **settings)["problems"]
     assert (before["trust"], set(before["against"])) == ("sealed", {"eager", "baseline"})

@@ -1,4 +1,4 @@
-"""From champions to merges: review, pull requests, a person's merges, proofs, and a ledger that goes on growing."""
+"""From champions to merges: review, pull requests, a person's merges, proofs, and a ledger that grows meanwhile."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.site import git
 
 
 def test_the_story(story: Story) -> None:
-    """One test, since each part goes on from the one before."""
+    """One test, since each part continues from the previous one."""
     a_review_tells_everything(story)
     a_branch_is_reviewed_with_its_warnings_and_what_came_before(story)
     each_champion_becomes_a_branch_and_the_ledger_goes_first(story)
@@ -98,7 +98,7 @@ def the_honest_are_proved(story: Story) -> None:
 
 def a_person_merges_one_by_rebase_and_one_by_squash(story: Story) -> None:
     git(story.remote.parent, "clone", "--quiet", str(story.remote), str(story.clone))
-    # The ledger goes on growing meanwhile: the rebase has something to do.
+    # The ledger grows meanwhile, so that the rebase has commits to move.
     story.site.submit("w02", "t/two", "stub: speedup=1.9")
     assert story.site.call("daemon", "--once").returncode == 0
     story.git("push", "--quiet", "origin", "main")

@@ -23,7 +23,7 @@ from harness.report.page import render
 from tests.ledger.ledgers import draft
 from tests.site import Commit, Site, make_site
 
-pytestmark = pytest.mark.xdist_group("weaknesses")  # the fixture that makes the outputs takes seconds
+pytestmark = pytest.mark.xdist_group("weaknesses")  # the fixture that makes the outputs takes several seconds
 
 OUTPUTS = ("status", "log", "review", "pr", "proof", "audit", "report")
 SPEEDUP = 1.5
@@ -130,7 +130,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict
 
     def output_of(*arguments: str) -> str:
         ran = site.call(*arguments)
-        assert ran.returncode == 0 or arguments[0] == "audit", ran.stdout  # its forms of problems have no history here
+        assert ran.returncode == 0 or arguments[0] == "audit", ran.stdout  # its problems have no history
         return ran.stdout
 
     try:

@@ -1,4 +1,4 @@
-"""The workflow that checks pull requests installs what `harness proof` needs, and trusts the base alone."""
+"""The workflow for pull requests installs the requirements of `harness proof`, and trusts only the base branch."""
 
 from __future__ import annotations
 

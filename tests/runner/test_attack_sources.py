@@ -1,4 +1,4 @@
-"""Sources of the GPU's attacks and controls are code: what a machine without a GPU can find out about them."""
+"""Sources of the GPU's attacks and controls, as far as a machine without a GPU can check them."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def test_one_seed_gives_one_run(policy: str) -> None:
 
 
 def test_every_decision_is_the_policys_on_inputs_that_can_be_recorded() -> None:
-    """The policy gets inputs that survive a ledger, with the counts of the run so far, and its rows are obeyed."""
+    """The policy's inputs can be stored in a ledger and have the run's counts; workers follow its rows."""
     all_inputs: list[PolicyInputs] = []
 
     def watched(inputs: PolicyInputs) -> Decision:
@@ -83,7 +83,7 @@ def test_gpus_are_a_queue() -> None:
 
 
 def test_workers_on_one_problem_repeat_each_other() -> None:
-    """Without overlap, ten workers on one problem gain more than with it: repeated submissions change nothing."""
+    """Ten workers on one problem gain more without overlap, because repeated submissions change nothing."""
     alone = replace(SMALL, problems=1, workers=10, gpus=10, hours=48.0)
     apart, repeating = (
         simulate(WORLDS["diminishing"], POLICIES[ROUND_ROBIN], 105, replace(alone, overlap=overlap))

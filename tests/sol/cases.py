@@ -1,4 +1,4 @@
-"""Small references with the bounds that follow from them by hand."""
+"""Small references with bounds computed by hand."""
 
 from __future__ import annotations
 

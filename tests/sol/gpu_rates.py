@@ -1,4 +1,4 @@
-"""Measurements of GPUs that are not here."""
+"""Recorded measurements of GPUs."""
 
 from __future__ import annotations
 

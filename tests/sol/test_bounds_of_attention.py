@@ -1,4 +1,4 @@
-"""Attention, fused and spelled out, and other chains of products: what masks hide and what regrouping saves."""
+"""Bounds of attention, fused and unfused, and of other chains of products with masks and regrouping."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ATTENTION = [
         products={(BF16, BF16): 4 * 64 * SCORES * 257 // 512},
         elementwise=4 * SCORES * 257 // 512,
     ),
-    # Spelled out in float32: both products need only what the mask shows, of bfloat16 values.
+    # Unfused in float32: both products need only the unmasked elements, and their operands are bfloat16 values.
     Case(
         "causal attention spelled out",
         QKV,

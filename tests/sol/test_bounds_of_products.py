@@ -1,4 +1,4 @@
-"""Products of floats: which unit does them, also where the reference casts, broadcasts or masks first."""
+"""Bounds of products of floats: the unit that computes them, also if the reference casts, broadcasts or masks first."""
 
 from __future__ import annotations
 

@@ -241,7 +241,7 @@ return (whole(x, ex) @ whole(w, ew).t()).to(torch.bfloat16)
         products={(FP4, FP4): LINEAR},
         us={"h200": LINEAR / 1979.0 / 1e6},
     ),
-    # Activations quantised to eight bits meet four-bit weights: the wider decides.
+    # Activations quantised to eight bits and four-bit weights: the wider type decides.
     Case(
         "mxfp4 weights, fp8 activations",
         {"x": "512 2048 float8_e4m3fn", "w": "1024 1024 int8", "ew": "1024 64 int8"},

@@ -1,4 +1,4 @@
-"""References whose way depends on values, and inputs that are too large to be made."""
+"""Bounds of references whose control flow depends on values, and of inputs that are too large to be made."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ return {"x": torch.randn(16, 32, device=device).to(torch.bfloat16),
         "ends": torch.tensor([4, 4, 16], device=device, dtype=torch.int32)}
 """,
     ),
-    # numpy needs real values, so this one is made and run with them: 2 x 4,096 B and one operation an element.
+    # numpy needs real values, so the input is made and the reference runs: 2 x 4,096 B and one operation an element.
     Case(
         "custom inputs by numpy",
         {"x": "1024 float32"},
@@ -143,7 +143,7 @@ def test_only_values_that_decide_shapes_are_made(case: Case, tmp_path: Path) -> 
 
 
 def test_of_files_only_integers_are_read(tmp_path: Path) -> None:
-    """The file of `x`, 4 GB, ends after its header: reading it would fail. 5 of its 2^20 rows of 4,096 B are needed."""
+    """The file of `x`, 4 GB, ends after its header, so that a read fails. 5 of its 2^20 rows of 4,096 B are needed."""
     case = Case(
         "files",
         {"x": "1048576 1024 float32", "lengths": "1 int32"},

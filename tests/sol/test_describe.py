@@ -1,4 +1,4 @@
-"""Bounds and hardware as a prompt gets them, also through the process that computes them."""
+"""Bounds and hardware in the form for prompts, also through the process that computes them."""
 
 from __future__ import annotations
 

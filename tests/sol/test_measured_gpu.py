@@ -1,4 +1,4 @@
-"""GPUs that the table lacks have the rates that were measured on this host."""
+"""The rates of GPUs that are not in the table are those measured on this host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A judge for the length of a command: it answers, or the command gets the reason; no process is left."""
+"""A judge for one command: it answers, or the command fails with the reason; no process is left."""
 
 from __future__ import annotations
 

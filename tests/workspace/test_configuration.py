@@ -1,4 +1,4 @@
-"""harness.yaml: layers, sources, and messages that name the line."""
+"""harness.yaml: layers, sources, and errors that name the line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""File watches: on real files, and on real git repositories whatever way their refs moved."""
+"""File watches on real files, and on real git repositories for every way of moving refs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def git(repository: Path, *arguments: str) -> str:
 
 
 class Calls:
-    """Counts calls and lets a test wait for the next."""
+    """A counter of calls, on which a test can wait for the next call."""
 
     def __init__(self) -> None:
         self._called = threading.Condition()

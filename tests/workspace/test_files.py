@@ -1,4 +1,4 @@
-"""Files written whole, locks that name their holder, waits with a deadline."""
+"""Atomic writes of files, locks that name their holder, and waits with a deadline."""
 
 from __future__ import annotations
 

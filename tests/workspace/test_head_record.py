@@ -1,4 +1,4 @@
-"""One head at a time, also where file locks do not reach other hosts."""
+"""One head at a time, also if file locks do not work across hosts."""
 
 from __future__ import annotations
 

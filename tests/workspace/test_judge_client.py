@@ -1,4 +1,4 @@
-"""The client of judge processes, against real processes: none outlives it, every loss is reported."""
+"""The client of judge processes, with real processes: none outlives it, and every loss is reported."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Told = JudgeReady | JudgeProgress | RequestAnswered | CheckAnswered | JudgeLost
 
 
 class Client:
-    """A client with its inbox, as the daemon has it."""
+    """A client with its inbox, as in the daemon."""
 
     def __init__(self, tmp_path: Path, *, start_within_s: float = 60.0, command: list[str] | None = None) -> None:
         self.inbox: queue.SimpleQueue[JudgeNotice] = queue.SimpleQueue()
@@ -48,7 +48,7 @@ class Client:
         )
 
     def next_event(self, deadline: float = DEADLINE_S) -> Told:
-        """The next thing the client makes of its notices."""
+        """Return the next event that the client derives from its notices."""
         until = time.monotonic() + deadline
         while time.monotonic() < until:
             self.judge.tick()

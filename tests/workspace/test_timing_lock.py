@@ -1,4 +1,4 @@
-"""Work and timing keep out of each other's way, across processes."""
+"""Builds and timings exclude each other, across processes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("own_locks")
 
 @contextmanager
 def _in_background(name: str, hold: object) -> Iterator[tuple[threading.Event, threading.Event]]:
-    """A thread that holds a lock from the first event until the second is set."""
+    """Hold a lock in a thread from the first event until the second is set."""
     is_held, release = threading.Event(), threading.Event()
 
     def run() -> None:

@@ -1,4 +1,4 @@
-"""The live page in a real browser: during a real run of tuners on the CPU, and on a made-up ledger that grows."""
+"""The live page in a real browser, during a real run of tuners on the CPU and on a synthetic ledger that grows."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Viewer:
     complaints: list[str] = field(default_factory=list)
 
     def asked_only(self, url: str) -> None:
-        """Check that the page made requests to this address only, and had no errors."""
+        """Check that the page sent requests to this address only, and had no errors."""
         assert len(self.requests) > 5
         assert {urlsplit(request_url).netloc for request_url in self.requests} == {urlsplit(url).netloc}
         assert self.complaints == []
@@ -75,7 +75,7 @@ def watching(browser: Browser, url: str, size: dict[str, int], scheme: str = "li
 
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
-    """A run of several days with forty problems."""
+    """Make a run of several days with forty problems."""
     return make_run(tmp_path_factory.mktemp("run") / "w", problems=40, entries=900)
 
 
@@ -141,7 +141,7 @@ def test_during_a_real_run(browser: Browser, tmp_path: Path) -> None:
 
 
 def look(viewers: dict[str, Viewer], moment: str, *, whole: bool = True) -> None:
-    """Keep a screenshot of each viewer; fail where something leaves the screen."""
+    """Store a screenshot of each viewer; fail if an element exceeds the screen."""
     KEPT.mkdir(parents=True, exist_ok=True)
     for name, viewer in viewers.items():
         viewer.fits()

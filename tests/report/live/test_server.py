@@ -1,4 +1,4 @@
-"""The live page's server: nothing without the token, nothing for other sites, events that can be resumed."""
+"""The live page's server: no access without the token or from other sites, and streams that can be resumed."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_the_token_is_exchanged_for_a_cookie_of_this_page_alone() -> None:
 
 
 def test_a_request_for_another_host_is_refused() -> None:
-    """A site can let its DNS name point to this machine: then its requests carry that name."""
+    """The DNS name of a site can point to this machine; requests of its pages then have that name."""
 
     async def test(served: Served) -> None:
         access = served.access
@@ -146,7 +146,7 @@ def test_the_page_names_no_other_address_and_has_no_code_of_its_own() -> None:
 
 @pytest.fixture
 def _no_heartbeat(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing but a change wakes a stream."""
+    """Disable the heartbeat, so that only a change sends an event."""
     monkeypatch.setattr(server, "HEARTBEAT_S", 100 * DEADLINE_S)
 
 
