@@ -77,7 +77,7 @@ def main() -> None:
     threading.Thread(target=_end_with_stdin, args=(lines := _Lines(),), daemon=True).start()
     judge = Stub(options.device, options.cache, options.sandbox)
     failpoint("judge.before_device")
-    say(judge.ready())
+    send(judge.ready())
     for request in lines:
         judge.serve(request)
 
@@ -123,7 +123,7 @@ def _end_with_stdin(lines: _Lines) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def say(event: Json) -> None:
+def send(event: Json) -> None:
     sys.stdout.write(json.dumps(event) + "\n")
     sys.stdout.flush()
 
@@ -171,7 +171,7 @@ class Stub:
         """Answer a request, after passing the failpoints of the real judge and its runner in their order."""
         if request.get("op") == "check":
             note(request)
-            say(self.checked(request))
+            send(self.checked(request))
             return
         failpoint("judge.request")
         if (protocol := request.get("protocol", 1)) != self.protocol:
@@ -185,7 +185,7 @@ class Stub:
         for place in ("judge.built", "judge.artefact_kept", "judge.standby_taken", "judge.runner_started"):
             failpoint(place)
         failpoint("judge.before_rounds")
-        say({"event": "progress", "id": request["id"], "stage": "timing", "done": 1, "of": 2})
+        send({"event": "progress", "id": request["id"], "stage": "timing", "done": 1, "of": 2})
         failpoint("judge.before_timing")
         if not runner_lives():
             answer = self.refused(request, "RUNTIME_ERROR", "the runner was ended by SIGKILL")
@@ -201,7 +201,7 @@ class Stub:
             answer = self.evaluation(request, orders)
         failpoint("judge.before_answer")
         failpoint("judge.answered")
-        say({**answer, "binary": binary_of(orders)} if request["kind"] != "baseline" else answer)
+        send({**answer, "binary": binary_of(orders)} if request["kind"] != "baseline" else answer)
 
     def checked(self, request: Json) -> Json:
         """Return the answer to a check, with the verdict that the candidate's directives name."""
@@ -329,7 +329,7 @@ def workload(uuid: str, speedup: float, seed: bytes, variant: str) -> Json:
     """Return the result of one workload: block ratios with a small spread, and the figures derived from them."""
     baseline_us = EAGER_US if variant == "eager" else COMPILE_US
     ratios = block_ratios(speedup, seed + uuid.encode())
-    mean, interval = together([ratios])
+    mean, interval = mean_and_interval([ratios])
     return {
         "uuid": uuid,
         "verdict": "PASSED",
@@ -358,7 +358,7 @@ def block_ratios(speedup: float, seed: bytes) -> list[float]:
     return [math.log(speedup) + drift + (block - (BLOCKS - 1) / 2) * 0.001 for block in range(BLOCKS)]
 
 
-def together(rows: list[list[float]]) -> tuple[float, tuple[float, float]]:
+def mean_and_interval(rows: list[list[float]]) -> tuple[float, tuple[float, float]]:
     """Return the geometric mean and interval of harness.model.interval, for rows of equal spread, without scipy."""
     means = [math.fsum(row) / len(row) for row in rows]
     errors = [
@@ -371,7 +371,7 @@ def together(rows: list[list[float]]) -> tuple[float, tuple[float, float]]:
 
 
 def summary(rows: list[Json]) -> Json:
-    mean, interval = together([row["log_ratios"] for row in rows])
+    mean, interval = mean_and_interval([row["log_ratios"] for row in rows])
     score = math.fsum(row["score"] for row in rows) / len(rows)
     return {"speedup": mean, "speedup_ci95": interval, "score": score, "passed": len(rows), "of": len(rows)}
 

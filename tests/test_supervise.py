@@ -158,8 +158,8 @@ def test_a_refused_credential_is_shown_at_once_and_ends_the_run(site: Site) -> N
 @pytest.mark.slow
 def test_an_unreachable_endpoint_is_shown_long_before_sessions_pause_by_it(site: Site) -> None:
     ask_the_model(site)
-    nobody = {"ANTHROPIC_BASE_URL": "http://127.0.0.1:9", "ANTHROPIC_API_KEY": "k"}
-    run = site.start(*START, "--max-minutes", "5", extra=nobody)
+    unreachable = {"ANTHROPIC_BASE_URL": "http://127.0.0.1:9", "ANTHROPIC_API_KEY": "k"}
+    run = site.start(*START, "--max-minutes", "5", extra=unreachable)
     assert run.stdout is not None
     line = next(line for line in run.stdout if "the model cannot be reached: " in line)
     assert "all workers wait and try again" in line

@@ -45,7 +45,7 @@ def configure(site: Site, text: str) -> None:
     file.write_text(f"{file.read_text()}\n{text}\n")
 
 
-def says(site: Site, event: str, condition: Callable[[WorkerStatus], object], worker: str = "w01") -> None:
+def wait_for_status(site: Site, event: str, condition: Callable[[WorkerStatus], object], worker: str = "w01") -> None:
     """Wait until a worker's status record meets a condition."""
 
     def meets() -> bool:

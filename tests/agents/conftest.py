@@ -121,5 +121,5 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 
 @pytest.fixture(autouse=True)
-def _nobody_waited_for(own_locks: None) -> None:
+def _separate_locks(own_locks: None) -> None:
     """Of every test here: its agents' sessions and judges."""

@@ -10,7 +10,7 @@ import yaml
 from harness.git.repo import Repo
 from harness.ledger.accounts import all_accounts, total
 from harness.ledger.coordination import read_assignments
-from tests.agents import agents_site as its
+from tests.agents import agents_site
 from tests.scripted_model import Fail, Hang, ModelRequest, Say, ScriptedModel, Step, Use, scripted
 from tests.site import Site, git
 from tests.waiting import wait_until
@@ -27,9 +27,11 @@ def plan(
     site: Site, script: Callable[[ModelRequest], Sequence[Step]], *, deadline_s: float = 60.0
 ) -> tuple[dict[str, str], list[str], ScriptedModel]:
     """Run a planner until its first table; return the table, the policy of each decision, and the model."""
-    its.configure(site, f"planner: {{kind: claude, deadline_s: {deadline_s}}}\nagent: {{gateway: {{hold_s: 1.0}}}}")
+    agents_site.configure(
+        site, f"planner: {{kind: claude, deadline_s: {deadline_s}}}\nagent: {{gateway: {{hold_s: 1.0}}}}"
+    )
     with scripted(script) as model:
-        planner = site.start("planner", *WORKERS, extra=its.environment(model))
+        planner = site.start("planner", *WORKERS, extra=agents_site.environment(model))
         with Repo(site.workspace) as repo:
             wait_until(lambda: read_assignments(repo, "main"), event="a table")
             table = {row.worker: row.problem for row in read_assignments(repo, "main")}

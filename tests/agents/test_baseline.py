@@ -12,7 +12,7 @@ from harness.formats.problems import load_problem
 from harness.model.config import Config
 from harness.model.judging import Cost, EnvironmentRecord, JudgeAnswer, Summary
 from harness.model.verdict import Verdict
-from tests.agents import agents_site as its
+from tests.agents import agents_site
 from tests.scripted_model import ModelRequest, Step, scripted
 from tests.site import SOLUTION, Site
 
@@ -33,26 +33,29 @@ def judge(solution: Path) -> JudgeAnswer:
 
 
 def python(body: str) -> list[Step]:
-    return [its.write("t/one", "solution.yaml", YAML), its.write("t/one", "fast.py", f"import torch\n{body}")]
+    return [
+        agents_site.write("t/one", "solution.yaml", YAML),
+        agents_site.write("t/one", "fast.py", f"import torch\n{body}"),
+    ]
 
 
 def test_the_best_becomes_the_baseline(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     def script(request: ModelRequest) -> list[Step]:
         assert "Languages allowed: pytorch." in request.text
         return [
-            its.write("t/one", "solution.yaml", SOLUTION),
-            its.write("t/one", "kernel.cpp", 'extern "C" void increment() {}\n'),
-            its.submit("C++"),
-            its.bash("rm /task/problems/t/one/solutions/cpu/kernel.cpp"),
+            agents_site.write("t/one", "solution.yaml", SOLUTION),
+            agents_site.write("t/one", "kernel.cpp", 'extern "C" void increment() {}\n'),
+            agents_site.submit("C++"),
+            agents_site.bash("rm /task/problems/t/one/solutions/cpu/kernel.cpp"),
             *python("def run(x, y):\n    torch.add(x, 1, out=y)\n"),
-            its.submit("in place"),
+            agents_site.submit("in place"),
             *python("def run(x, y):\n    y.copy_(x + 1)\n"),
-            its.submit("slower"),
+            agents_site.submit("slower"),
         ]
 
     problem = load_problem(site.root / "problems/t/one")
     with scripted(script) as model:
-        for name, value in its.environment(model).items():
+        for name, value in agents_site.environment(model).items():
             monkeypatch.setenv(name, value)
         result = make_baseline(
             site.workspace,

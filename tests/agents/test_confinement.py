@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.agents import agents_site as its
+from tests.agents import agents_site
 from tests.scripted_model import ModelRequest, Say, Step, Use, scripted
 from tests.site import Site, git
 
-SOLUTION = its.solution_path("t/one")
+SOLUTION = agents_site.solution_path("t/one")
 SECRET = "nobody-may-read-this"
 OUT = "escaped"
 """What a successful escape would print or write."""
@@ -35,7 +35,7 @@ def attempts(site: Site, port: int) -> list[Escape]:
     victim = site.scratch / "victim"
 
     def sh(name: str, command: str) -> Escape:
-        return Escape(name, its.bash(command))
+        return Escape(name, agents_site.bash(command))
 
     return [
         Escape("Write over the host's file", Use("Write", {"file_path": str(victim), "content": "x"})),
@@ -108,7 +108,10 @@ def attempts(site: Site, port: int) -> list[Escape]:
             "the user's home",
             f"for f in '{home}/.bashrc' '{home}'/.ssh/* /etc/shadow; do cat $f && echo esc''aped; done",
         ),
-        sh("the harness itself", f"echo x >> '{Path(its.__file__).parents[2]}/harness/__init__.py' && echo esc''aped"),
+        sh(
+            "the harness itself",
+            f"echo x >> '{Path(agents_site.__file__).parents[2]}/harness/__init__.py' && echo esc''aped",
+        ),
         sh(
             "its own tools",
             "echo x > /opt/harness/harness.py && echo esc''aped; echo x > /opt/harness/bin/harness && echo esc''aped",
@@ -150,14 +153,14 @@ def test_no_escape_succeeds(site: Site, port: int) -> None:
     (other_worktree / "secret.txt").write_text(SECRET)
     tried = attempts(site, port)
     assert len(tried) >= 25
-    proof = its.bash(f"echo proof-of-$((40 + 2)) | tee {SOLUTION}/proof.txt")
+    proof = agents_site.bash(f"echo proof-of-$((40 + 2)) | tee {SOLUTION}/proof.txt")
     script: list[Step] = [*(attempt.step for attempt in tried), proof, Say("Done."), Say("Done."), Say("Done.")]
-    its.configure(site, "agent: {per_session: {repeats: 100}}")
-    its.assign(site, its.row("t/one"))
+    agents_site.configure(site, "agent: {per_session: {repeats: 100}}")
+    agents_site.assign(site, agents_site.row("t/one"))
     before = git(site.root, "status", "--porcelain"), git(site.root, "rev-parse", "main")
     with scripted(lambda _: script) as model:
-        worker = site.start("worker", "w01", "--agent", "claude", extra=its.environment(model))
-        its.says(site, "has finished", its.finished("t/one"))
+        worker = site.start("worker", "w01", "--agent", "claude", extra=agents_site.environment(model))
+        agents_site.wait_for_status(site, "has finished", agents_site.finished("t/one"))
         worker.terminate()
         worker.communicate(timeout=120)
         results = model.requests[len(tried) + 1].results
@@ -166,7 +169,7 @@ def test_no_escape_succeeds(site: Site, port: int) -> None:
     succeeded = {
         name: answer
         for name, answer in answers.items()
-        if OUT in _without_commands(answer) or SECRET in answer or its.KEY[:9] in _without_commands(answer)
+        if OUT in _without_commands(answer) or SECRET in answer or agents_site.KEY[:9] in _without_commands(answer)
     }
     assert succeeded == {}
     assert "proof-of-42" in results[len(tried)], "the tools do work where they may"
@@ -186,12 +189,12 @@ def test_an_agent_sees_its_task_and_little_else(site: Site) -> None:
     commands = ["ls -A / /task /task/problems/t/one /run/harness; pwd; hostname; id -u; ls /proc | grep -c '^[0-9]'"]
 
     def script(_: ModelRequest) -> list[Step]:
-        return [its.bash(command) for command in commands]
+        return [agents_site.bash(command) for command in commands]
 
-    its.assign(site, its.row("t/one"))
+    agents_site.assign(site, agents_site.row("t/one"))
     with scripted(script) as model:
-        site.start("worker", "w01", "--agent", "claude", extra=its.environment(model))
-        its.says(site, "has finished", its.finished("t/one"))
+        site.start("worker", "w01", "--agent", "claude", extra=agents_site.environment(model))
+        agents_site.wait_for_status(site, "has finished", agents_site.finished("t/one"))
         listing = model.requests[1].last_result
     assert "COORDINATION.md" in listing
     assert "definition.json" in listing

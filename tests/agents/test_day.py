@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from harness.model.assignment import Assignment
-from tests.agents import agents_site as its
+from tests.agents import agents_site
 from tests.scripted_model import ModelRequest, Say, ScriptedModel, Step, scripted
 from tests.site import Site, git
 from tests.terminal import on_terminal
@@ -31,24 +31,24 @@ def script(request: ModelRequest) -> list[Step]:
     """On t/one: a wrong kernel, a good one, then work until the move to t/two. On t/two: two good kernels."""
     if "problem t/two," in request.text:
         return [
-            *its.kernel("t/two", "stub: speedup=1.2"),
-            its.submit("vectorise the loop"),
-            *its.kernel("t/two", "stub: speedup=1.6"),
-            its.submit("and unroll it"),
+            *agents_site.kernel("t/two", "stub: speedup=1.2"),
+            agents_site.submit("vectorise the loop"),
+            *agents_site.kernel("t/two", "stub: speedup=1.6"),
+            agents_site.submit("and unroll it"),
             Say("Done."),
         ]
     return [
-        *its.kernel("t/one", "stub: verdict=INCORRECT_NUMERICAL"),
-        its.submit("a first version"),
-        *its.kernel("t/one", "stub: speedup=1.3"),
-        its.submit("with the right sum"),
-        *[its.bash(f"sleep 0.2; echo {number}") for number in range(3000)],
+        *agents_site.kernel("t/one", "stub: verdict=INCORRECT_NUMERICAL"),
+        agents_site.submit("a first version"),
+        *agents_site.kernel("t/one", "stub: speedup=1.3"),
+        agents_site.submit("with the right sum"),
+        *[agents_site.bash(f"sleep 0.2; echo {number}") for number in range(3000)],
     ]
 
 
 def start(site: Site, model: ScriptedModel) -> int:
     """Start a detached run and return its pid."""
-    started = site.run(*START, extra=its.environment(model))
+    started = site.run(*START, extra=agents_site.environment(model))
     assert started.returncode == 0, started.stdout
     match = re.search(r"the run is up: process (\d+)", started.stdout)
     assert match, started.stdout
@@ -96,14 +96,14 @@ def test_a_day_with_agents(site: Site, tmp_path: Path) -> None:
     remote = tmp_path / "remote.git"
     git(tmp_path, "init", "--quiet", "--bare", "--initial-branch=main", str(remote))
     git(site.root, "remote", "add", "origin", str(remote))
-    its.assign(site, Assignment(worker="w01", problem="t/one", state="pinned", wanted="make it faster"))
+    agents_site.assign(site, Assignment(worker="w01", problem="t/one", state="pinned", wanted="make it faster"))
     with scripted(script) as model:
         pid = start(site, model)
         the_morning_looks_in_and_leaves(site, pid)
         at_noon_a_person_has_another_plan(site)
         it_stops_and_says_so(site)
         it_goes_on_and_the_machine_dies(site, model, pid)
-    assert its.verdicts(site, "t/one") == ["INCORRECT_NUMERICAL", "PASSED"], "nothing was evaluated twice"
+    assert agents_site.verdicts(site, "t/one") == ["INCORRECT_NUMERICAL", "PASSED"], "nothing was evaluated twice"
     the_evening_reads_and_merges(site, remote)
     the_report_has_it_all(site)
 
@@ -113,7 +113,7 @@ def the_morning_looks_in_and_leaves(site: Site, pid: int) -> None:
     watch = ("status", "--watch")
     with on_terminal(site.root, *watch, columns=80, lines=24, environment=site.environment()) as terminal:
         terminal.read_until("run main, target cpu")
-        wait_until(lambda: "PASSED" in its.verdicts(site), event="a kernel of t/one", deadline_s=240)
+        wait_until(lambda: "PASSED" in agents_site.verdicts(site), event="a kernel of t/one", deadline_s=240)
         terminal.read_until("1 of 2 problems have a confirmed speed-up")
         assert terminal.interrupt() == 130
     follower.send_signal(signal.SIGINT)
@@ -125,8 +125,8 @@ def the_morning_looks_in_and_leaves(site: Site, pid: int) -> None:
 
 def at_noon_a_person_has_another_plan(site: Site) -> None:
     edit_the_table(site, "| w01 | t/two | pinned | make it faster |")
-    its.says(site, "works on t/two", lambda status: status.problem == "t/two")
-    wait_until(lambda: its.verdicts(site, "t/two") == ["PASSED", "PASSED"], event="two kernels", deadline_s=240)
+    agents_site.wait_for_status(site, "works on t/two", lambda status: status.problem == "t/two")
+    wait_until(lambda: agents_site.verdicts(site, "t/two") == ["PASSED", "PASSED"], event="two kernels", deadline_s=240)
     wait_until(lambda: len(site.entries("t/two", kind="confirmation")) == 2, event="confirmations", deadline_s=240)
     assert "| w01 | t/two | pinned | make it faster |" in git(site.root, "show", "main:COORDINATION.md")
 

@@ -13,7 +13,7 @@ import pytest
 
 from harness.agents.model_access import api_backoff
 from harness.ledger.accounts import total, unrecorded_accounts
-from tests.agents import agents_site as its
+from tests.agents import agents_site
 from tests.scripted_model import Drop, Fail, Hang, ModelRequest, Say, ScriptedModel, Step, Use, scripted
 from tests.site import Site
 from tests.waiting import wait_until
@@ -28,21 +28,21 @@ def at_work(
     site: Site, script: Callable[[ModelRequest], Sequence[Step]], settings: str = QUICK, *, daemon: bool = True
 ) -> Iterator[tuple[ScriptedModel, subprocess.Popen[str]]]:
     """Run one Claude worker on t/one with a script."""
-    its.configure(site, settings)
+    agents_site.configure(site, settings)
     if daemon:
         site.start("daemon")
-    its.assign(site, its.row("t/one"))
+    agents_site.assign(site, agents_site.row("t/one"))
     with scripted(script) as model:
-        yield model, site.start("worker", "w01", "--agent", "claude", extra=its.environment(model))
+        yield model, site.start("worker", "w01", "--agent", "claude", extra=agents_site.environment(model))
 
 
 def done(site: Site) -> None:
-    its.says(site, "has finished", its.finished("t/one"))
+    agents_site.wait_for_status(site, "has finished", agents_site.finished("t/one"))
 
 
 def good(*before: Step) -> list[Step]:
     """Return the steps, followed by those of a kernel that passes."""
-    return [*before, *its.kernel("t/one", "stub: speedup=1.5"), its.submit()]
+    return [*before, *agents_site.kernel("t/one", "stub: speedup=1.5"), agents_site.submit()]
 
 
 @pytest.mark.slow
@@ -51,29 +51,29 @@ def test_a_short_rate_limit_is_waited_out_unseen(site: Site) -> None:
         done(site)
         assert len({request.session for request in model.requests}) == 1
         assert model.requests[2].at - model.requests[0].at >= 2.0, "as long as the model API asked for"
-    assert its.verdicts(site) == ["PASSED"]
-    assert "all workers wait 1 s" in its.log(site)
-    assert "api_retry" not in its.log(site)
+    assert agents_site.verdicts(site) == ["PASSED"]
+    assert "all workers wait 1 s" in agents_site.log(site)
+    assert "api_retry" not in agents_site.log(site)
 
 
 @pytest.mark.slow
 def test_a_long_rate_limit_pauses_the_session_which_goes_on_by_its_id(site: Site) -> None:
     with at_work(site, lambda _: good(Fail(429, retry_after="6"))) as (model, _):
-        its.says(site, "waits", lambda status: status.state == "waiting for the model")
+        agents_site.wait_for_status(site, "waits", lambda status: status.state == "waiting for the model")
         assert 3.0 < api_backoff.read_backoff(site.workspace).wait_s() <= 6.0
         done(site)
         assert len({request.session for request in model.requests}) == 1, "resumed, not begun again"
-    assert its.verdicts(site) == ["PASSED"]
+    assert agents_site.verdicts(site) == ["PASSED"]
 
 
 @pytest.mark.slow
 def test_an_overload_backs_off_and_an_exhausted_one_pauses(site: Site) -> None:
     with at_work(site, lambda _: good(Fail(529, times=8))) as (model, _):
-        its.says(site, "waits", lambda status: status.state == "waiting for the model")
+        agents_site.wait_for_status(site, "waits", lambda status: status.state == "waiting for the model")
         done(site)
         waits = [b.at - a.at for a, b in zip(model.requests[:8], model.requests[1:9], strict=True)]
     assert waits[0] < waits[1] < waits[2], "each wait is longer than the one before"
-    assert its.verdicts(site) == ["PASSED"]
+    assert agents_site.verdicts(site) == ["PASSED"]
     assert api_backoff.read_backoff(site.workspace).failures == 0
 
 
@@ -93,7 +93,7 @@ def test_a_dropped_stream_is_asked_for_again_and_both_are_paid_for(site: Site) -
     with at_work(site, lambda _: good(Drop())) as (model, _):
         done(site)
         answers = len(model.requests)
-    assert its.verdicts(site) == ["PASSED"]
+    assert agents_site.verdicts(site) == ["PASSED"]
     assert total(unrecorded_accounts(site.workspace)).turns == answers
 
 
@@ -101,24 +101,24 @@ def test_a_dropped_stream_is_asked_for_again_and_both_are_paid_for(site: Site) -
 def test_a_hanging_model_is_given_up_after_the_idle_time(site: Site) -> None:
     with at_work(site, lambda _: good(Hang())):
         done(site)
-    assert its.verdicts(site) == ["PASSED"]
-    assert "cannot be reached" in its.log(site)
+    assert agents_site.verdicts(site) == ["PASSED"]
+    assert "cannot be reached" in agents_site.log(site)
 
 
 @pytest.mark.slow
 def test_an_outage_pauses_and_does_not_fail(site: Site) -> None:
-    its.configure(site, QUICK)
-    its.assign(site, its.row("t/one"))
+    agents_site.configure(site, QUICK)
+    agents_site.assign(site, agents_site.row("t/one"))
     site.start("daemon")
     with scripted(lambda _: good()) as model:
-        nobody = {**its.environment(model), "ANTHROPIC_BASE_URL": "http://127.0.0.1:9"}
-        worker = site.start("worker", "w01", "--agent", "claude", extra=nobody)
-        its.says(site, "waits", lambda status: status.state == "waiting for the model")
+        unreachable = {**agents_site.environment(model), "ANTHROPIC_BASE_URL": "http://127.0.0.1:9"}
+        worker = site.start("worker", "w01", "--agent", "claude", extra=unreachable)
+        agents_site.wait_for_status(site, "waits", lambda status: status.state == "waiting for the model")
         worker.terminate()
         worker.communicate(timeout=120)
-        site.start("worker", "w01", "--agent", "claude", extra=its.environment(model))
+        site.start("worker", "w01", "--agent", "claude", extra=agents_site.environment(model))
         done(site)
-    assert its.verdicts(site) == ["PASSED"]
+    assert agents_site.verdicts(site) == ["PASSED"]
 
 
 @pytest.mark.slow
@@ -129,14 +129,14 @@ def test_malformed_tool_input_is_answered_and_the_session_goes_on(site: Site) ->
 
     with at_work(site, script):
         done(site)
-    assert its.verdicts(site) == ["PASSED"]
+    assert agents_site.verdicts(site) == ["PASSED"]
 
 
 def cli_of(site: Site) -> int:
     """Return the pid of the CLI's process."""
 
     def find() -> int | None:
-        for pid, command in its.processes_below(*(process.pid for process in site.processes)):
+        for pid, command in agents_site.processes_below(*(process.pid for process in site.processes)):
             if "stream-json" in command and "bwrap" not in command and "relay.py" not in command:
                 return pid
         return None
@@ -147,16 +147,16 @@ def cli_of(site: Site) -> int:
 @pytest.mark.slow
 def test_a_killed_cli_is_resumed_with_its_work_and_its_money(site: Site) -> None:
     def script(_: ModelRequest) -> list[Step]:
-        return [*its.kernel("t/one", "stub: speedup=1.5"), its.bash(NAP), its.submit()]
+        return [*agents_site.kernel("t/one", "stub: speedup=1.5"), agents_site.bash(NAP), agents_site.submit()]
 
     with at_work(site, script) as (model, _):
         wait_until(lambda: len(model.requests) == 3, event="the third turn")
-        its.says(site, "is in Bash", lambda status: "time.sleep" in status.last_message)
+        agents_site.wait_for_status(site, "is in Bash", lambda status: "time.sleep" in status.last_message)
         os.kill(cli_of(site), signal.SIGKILL)
         done(site)
         assert len({request.session for request in model.requests}) == 1
         answers = len(model.requests)
-    assert its.verdicts(site) == ["PASSED"]
+    assert agents_site.verdicts(site) == ["PASSED"]
     parts = unrecorded_accounts(site.workspace)
     assert len(parts) == 2
     assert total(parts).turns == answers
@@ -165,23 +165,27 @@ def test_a_killed_cli_is_resumed_with_its_work_and_its_money(site: Site) -> None
 @pytest.mark.slow
 def test_a_killed_harness_leaves_no_process_and_goes_on_where_it_was(site: Site) -> None:
     def script(_: ModelRequest) -> list[Step]:
-        return [*its.kernel("t/one", "stub: speedup=1.5"), its.bash(f"{NAP} & {NAP}"), its.submit()]
+        return [
+            *agents_site.kernel("t/one", "stub: speedup=1.5"),
+            agents_site.bash(f"{NAP} & {NAP}"),
+            agents_site.submit(),
+        ]
 
     with at_work(site, script) as (model, worker):
-        its.says(site, "is in Bash", lambda status: "time.sleep" in status.last_message)
+        agents_site.wait_for_status(site, "is in Bash", lambda status: "time.sleep" in status.last_message)
         wait_until(
-            lambda: sum("time.sleep" in c and "bash" not in c for _, c in its.processes_below(worker.pid)) >= 2,
+            lambda: sum("time.sleep" in c and "bash" not in c for _, c in agents_site.processes_below(worker.pid)) >= 2,
             event="both naps",
         )
-        before = [pid for pid, _ in its.processes_below(worker.pid)]
+        before = [pid for pid, _ in agents_site.processes_below(worker.pid)]
         spent = total(unrecorded_accounts(site.workspace))
         worker.kill()
         wait_until(lambda: not any(_alive(pid) for pid in before), event="the end of the sandbox")
         assert total(unrecorded_accounts(site.workspace)).usd == spent.usd > 0
-        site.start("worker", "w01", "--agent", "claude", extra=its.environment(model))
+        site.start("worker", "w01", "--agent", "claude", extra=agents_site.environment(model))
         done(site)
         assert len({request.session for request in model.requests}) == 1
-    assert its.verdicts(site) == ["PASSED"]
+    assert agents_site.verdicts(site) == ["PASSED"]
 
 
 def _alive(pid: int) -> bool:
@@ -194,27 +198,31 @@ def _alive(pid: int) -> bool:
 @pytest.mark.parametrize(
     ("settings", "script", "reason"),
     [
-        ("{turns: 3, repeats: 50}", [its.bash(f"echo {n}") for n in range(20)], "3 turns"),
+        ("{turns: 3, repeats: 50}", [agents_site.bash(f"echo {n}") for n in range(20)], "3 turns"),
         pytest.param(
             "{usd: 2}",
             [Use("Bash", {"command": f"echo {n}"}, output_tokens=12_000) for n in range(20)],
             "of the 2 USD for a session are left",
             marks=pytest.mark.slow,
         ),
-        pytest.param("{tokens: 500}", [its.bash(f"echo {n}") for n in range(20)], "500 tokens", marks=pytest.mark.slow),
+        pytest.param(
+            "{tokens: 500}", [agents_site.bash(f"echo {n}") for n in range(20)], "500 tokens", marks=pytest.mark.slow
+        ),
         pytest.param(
             "{repeats: 4}",
-            [its.bash("ls")] * 20,
+            [agents_site.bash("ls")] * 20,
             "4 consecutive uses of one tool with the same input",
             marks=pytest.mark.slow,
         ),
         pytest.param(
             "{duplicates: 2}",
-            [*its.kernel("t/one", "stub: speedup=1.5"), *[its.submit(f"{n}") for n in range(9)]],
+            [*agents_site.kernel("t/one", "stub: speedup=1.5"), *[agents_site.submit(f"{n}") for n in range(9)]],
             "2 consecutive submissions of solutions that were submitted before",
             marks=pytest.mark.slow,
         ),
-        pytest.param("{silence_minutes: 0.03}", [its.bash(NAP)], "no output of the agent for", marks=pytest.mark.slow),
+        pytest.param(
+            "{silence_minutes: 0.03}", [agents_site.bash(NAP)], "no output of the agent for", marks=pytest.mark.slow
+        ),
     ],
     ids=["turns", "usd", "tokens", "repeats", "duplicates", "silence"],
 )
@@ -222,7 +230,7 @@ def test_a_governor_ends_the_session(site: Site, settings: str, script: list[Ste
     with at_work(site, lambda _: script, f"agent: {{model: claude-opus-4-5, per_session: {settings}}}") as (model, _):
         done(site)
         assert len(model.requests) < 12
-    assert reason in its.log(site)
+    assert reason in agents_site.log(site)
 
 
 @pytest.mark.slow
@@ -230,24 +238,26 @@ def test_a_worker_that_never_submits_is_taken_at_its_word(site: Site) -> None:
     with at_work(site, lambda _: [Say("I am thinking.")] * 9, daemon=False) as (model, _):
         done(site)
         assert len(model.requests) == 2
-    assert "the agent is done, after 0 submissions" in its.log(site)
-    assert its.verdicts(site) == []
+    assert "the agent is done, after 0 submissions" in agents_site.log(site)
+    assert agents_site.verdicts(site) == []
 
 
 @pytest.mark.slow
 def test_a_flood_of_output_is_cut_and_survived(site: Site) -> None:
-    flood = its.bash("yes flood | head -c 300000000")
+    flood = agents_site.bash("yes flood | head -c 300000000")
     with at_work(site, lambda _: good(flood, Say("x" * 3_000_000))) as (model, _):
         done(site)
         assert max(len(result) for result in model.requests[-1].results) < 100_000
-    assert its.log(site).count("\n") < 500
+    assert agents_site.log(site).count("\n") < 500
 
 
 @pytest.mark.slow
 def test_a_limit_below_one_request_is_an_error_that_names_both(site: Site) -> None:
-    its.configure(site, "agent: {kind: claude, model: claude-opus-4-5, overall: {usd: 0.5}}")
-    with scripted(lambda _: [its.bash("echo 1")]) as model:
-        run = site.run("start", "--device", "cpu", "--workers", "2", extra=its.environment(model), deadline_s=120)
+    agents_site.configure(site, "agent: {kind: claude, model: claude-opus-4-5, overall: {usd: 0.5}}")
+    with scripted(lambda _: [agents_site.bash("echo 1")]) as model:
+        run = site.run(
+            "start", "--device", "cpu", "--workers", "2", extra=agents_site.environment(model), deadline_s=120
+        )
     assert run.returncode == 2, run.stdout
     assert "no request to the model was made, so nothing was evaluated: 0.50 of the 0.5 USD" in run.stdout
     assert "agent.max_answer_tokens" in run.stdout, "the fix"

@@ -28,7 +28,7 @@ from harness.ledger.accounts import Account, Spent, present_time, set_aside, tot
 from harness.ledger.reservations import changing_reservations, new_reservation
 from harness.model.config import Config, GatewayConfig, Price
 from harness.workspace.directories import Workspace
-from tests.agents import agents_site as its
+from tests.agents import agents_site
 from tests.scripted_model import ModelRequest, Say, ScriptedModel, Step, scripted
 from tests.site import KERNEL, Site
 from tests.waiting import wait_until
@@ -73,7 +73,7 @@ async def _post(socket: Path) -> tuple[int, str]:
 @contextmanager
 def at_work(site: Site, model: ScriptedModel, name: str, config: Config) -> Iterator[Worker]:
     workspace, account = site.workspace, account_of(name)
-    upstream = Upstream.of_environment({"ANTHROPIC_BASE_URL": model.url, "ANTHROPIC_API_KEY": its.KEY})
+    upstream = Upstream.of_environment({"ANTHROPIC_BASE_URL": model.url, "ANTHROPIC_API_KEY": agents_site.KEY})
     with Repo(workspace) as repo, Gateway(workspace, upstream, GatewayConfig()) as gateway:
         spend_tracker, meter = SpendTracker(workspace, repo, config), Meter(workspace, account, {})
         budget = RequestBudget(
@@ -217,28 +217,28 @@ def test_a_requests_bound_follows_from_its_bytes_its_max_tokens_and_earlier_answ
 def script(request: ModelRequest) -> list[Step]:
     """Return steps that submit different kernels until the money is spent, at 0.20 USD per submission."""
     problem = "t/one" if "Assignment: problem t/one," in request.text else "t/two"
-    specification, *_ = its.kernel(problem, "")
+    specification, *_ = agents_site.kernel(problem, "")
     steps = [specification]
     for number in range(100):
-        kernel = its.write(problem, "kernel.cpp", f"{KERNEL}// {request.session} {number} stub: speedup=1.5\n")
-        steps += [kernel, replace(its.submit(), input_tokens=0, output_tokens=8000, takes_s=3.0)]
+        kernel = agents_site.write(problem, "kernel.cpp", f"{KERNEL}// {request.session} {number} stub: speedup=1.5\n")
+        steps += [kernel, replace(agents_site.submit(), input_tokens=0, output_tokens=8000, takes_s=3.0)]
     return steps
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [4, 16])
 def test_harness_start_stays_within_its_limit_and_judges_what_was_paid_for(site: Site, workers: int) -> None:
-    its.configure(site, "agent: {kind: claude, model: claude-opus-4-5, max_answer_tokens: 8000}")
+    agents_site.configure(site, "agent: {kind: claude, model: claude-opus-4-5, max_answer_tokens: 8000}")
     options = ("start", "--device", "cpu", "--workers", str(workers), "--max-usd", "3")
     with scripted(script) as model:
-        run = site.run(*options, extra=its.environment(model), deadline_s=480)
+        run = site.run(*options, extra=agents_site.environment(model), deadline_s=480)
         answers = len(model.requests)
     assert run.returncode == 0, run.stdout
     assert "of the 3 USD for the run main are left" in run.stdout
     assert "next: `harness review`" in run.stdout
     assert "pending:" not in run.stdout
     costs = json.loads(site.call("status", "--costs", "--json").stdout)["total"][0]
-    submitted = {tree for branch in its.branches(site) for tree in its.submitted_trees(site, branch)}
+    submitted = {tree for branch in agents_site.branches(site) for tree in agents_site.submitted_trees(site, branch)}
     judged = {entry.candidate.tree for entry in site.entries() if entry.candidate}
     of_ledger = f"{len(submitted)} submissions, {len(judged)} of them judged, {len(site.entries())} entries"
     figures = f"{answers} answers, {of_ledger}"
@@ -246,7 +246,7 @@ def test_harness_start_stays_within_its_limit_and_judges_what_was_paid_for(site:
     assert 2.0 < costs["usd"] <= 3.05
     assert submitted
     assert submitted == judged
-    assert costs["usd"] == pytest.approx(sum(its.accounts_usd(site)), abs=1e-3)
+    assert costs["usd"] == pytest.approx(sum(agents_site.accounts_usd(site)), abs=1e-3)
     assert unrecorded_accounts(site.workspace) == [], "all accounts are in the ledger"
     audit = site.call("audit")
     assert audit.returncode == 0, audit.stdout

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.agents import agents_site as its
+from tests.agents import agents_site
 from tests.scripted_model import ModelRequest, Say, Step, Use, scripted
 from tests.site import Site
 
@@ -32,11 +32,11 @@ def test_a_subagent_has_its_own_model_and_tools_and_the_sessions_account(site: S
     def script(_: ModelRequest) -> list[Step]:
         return [delegate, Say("it adds one"), Say("Done.")]
 
-    its.configure(site, ROLES)
-    its.assign(site, its.row("t/one"))
+    agents_site.configure(site, ROLES)
+    agents_site.assign(site, agents_site.row("t/one"))
     with scripted(script) as model:
-        site.start("worker", "w01", extra=its.environment(model))
-        its.says(site, "has finished", its.finished("t/one"))
+        site.start("worker", "w01", extra=agents_site.environment(model))
+        agents_site.wait_for_status(site, "has finished", agents_site.finished("t/one"))
     (of_reader,) = [
         request for request in model.requests if "You read kernels and answer" in str(request.body.get("system"))
     ]
@@ -47,6 +47,6 @@ def test_a_subagent_has_its_own_model_and_tools_and_the_sessions_account(site: S
     assert any("it adds one" in result for request in model.requests for result in request.results), (
         "the answer came back"
     )
-    assert model.keys == {its.KEY}
+    assert model.keys == {agents_site.KEY}
     shown = site.call("transcript", "w01").stdout
     assert f"{len(model.requests)} answers" in shown.splitlines()[-1], "every answer is in the account"

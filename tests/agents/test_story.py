@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.agents import agents_site as its
+from tests.agents import agents_site
 from tests.scripted_model import ModelRequest, Say, Step, Use, scripted
 from tests.site import Site, git, site_in
 from tests.waiting import wait_until
@@ -38,7 +38,7 @@ def solution(problem: str, change: tuple[str, str] | None = None) -> list[Step]:
     texts = {file.name: file.read_text() for file in sorted(directory.iterdir())}
     if change:
         assert any(change[0] in text for text in texts.values())
-    return [its.write(problem, name, text.replace(*change) if change else text) for name, text in texts.items()]
+    return [agents_site.write(problem, name, text.replace(*change) if change else text) for name, text in texts.items()]
 
 
 def worker(request: ModelRequest) -> list[Step]:
@@ -50,15 +50,17 @@ def worker(request: ModelRequest) -> list[Step]:
     if key == RMSNORM and name[1] == "w01":
         return [
             *solution(key, ("+ 1e-5f", "+ 0.5f")),
-            its.submit("a first version"),
-            lambda request: its.bash("echo " + ("wrong" if "INCORRECT_NUMERICAL" in request.last_result else "other")),
+            agents_site.submit("a first version"),
+            lambda request: agents_site.bash(
+                "echo " + ("wrong" if "INCORRECT_NUMERICAL" in request.last_result else "other")
+            ),
             *solution(key),
-            its.submit("the right epsilon"),
+            agents_site.submit("the right epsilon"),
             Use("mcp__harness__note", {"text": "epsilon is added inside the root"}),
             Say("Done."),
         ]
     if key == ROPE and name[1] == "w02":
-        return [*solution(key), its.submit("the shipped kernel, as a start"), Say("Done.")]
+        return [*solution(key), agents_site.submit("the shipped kernel, as a start"), Say("Done.")]
     return [Use("mcp__harness__history"), Say("Nothing better comes to mind.")]
 
 
@@ -88,11 +90,11 @@ def test_two_workers_and_a_planner_take_two_problems_to_passed(tmp_path: Path) -
         (site.root / "problems").joinpath("starter").mkdir()
         for name in ("rmsnorm_h4096", "rope_gqa"):
             _copy(PROBLEMS / name, site.root / "problems/starter" / name)
-        its.configure(site, QUICK)
+        agents_site.configure(site, QUICK)
         git(site.root, "rm", "-r", "--quiet", "problems/t")
         git(site.root, "add", "--all")
         git(site.root, "commit", "--quiet", "-m", "Two starter problems, without solutions")
-        start = site.start("start", "--device", "cpu", extra=its.environment(model))
+        start = site.start("start", "--device", "cpu", extra=agents_site.environment(model))
         wait_until(
             lambda: start.poll() is not None or _has_happened(site),
             event="a passed kernel for both problems, and w01's move to the other",
@@ -102,8 +104,10 @@ def test_two_workers_and_a_planner_take_two_problems_to_passed(tmp_path: Path) -
         assert site.call("stop").returncode == 0
         output, _ = start.communicate(timeout=120)
         assert start.returncode == 0, output
-        assert its.verdicts(site, RMSNORM)[:2] == ["INCORRECT_NUMERICAL", "PASSED"], output + its.log(site)
-        assert "PASSED" in its.verdicts(site, ROPE), output
+        assert agents_site.verdicts(site, RMSNORM)[:2] == ["INCORRECT_NUMERICAL", "PASSED"], output + agents_site.log(
+            site
+        )
+        assert "PASSED" in agents_site.verdicts(site, ROPE), output
         decisions = list(yaml.safe_load_all(git(site.root, "show", "main:ledger/decisions.yaml")))
         tables = _tables(decisions)
         assert tables[0] == {"w01": RMSNORM, "w02": ROPE}
@@ -117,13 +121,13 @@ def test_two_workers_and_a_planner_take_two_problems_to_passed(tmp_path: Path) -
         assert "epsilon is added inside the root" in git(site.root, "show", f"main:ledger/lessons/{RMSNORM}.yaml")
         accounts = list(yaml.safe_load_all(git(site.root, "show", "main:ledger/accounts.yaml")))
         assert {account["worker"] for account in accounts if "worker" in account} == {"w01", "w02", "planner"}
-        assert model.keys == {its.KEY}
+        assert model.keys == {agents_site.KEY}
         assert site.strays() == {}
 
 
 def _has_happened(site: Site) -> bool:
     """Return true once both problems have a passed kernel, and the table gives the reason for the move of w01."""
-    if not all("PASSED" in its.verdicts(site, problem) for problem in (RMSNORM, ROPE)):
+    if not all("PASSED" in agents_site.verdicts(site, problem) for problem in (RMSNORM, ROPE)):
         return False
     text = git(site.root, "show", "main:COORDINATION.md")
     return (

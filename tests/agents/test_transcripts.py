@@ -150,9 +150,9 @@ def account_of(session: str, *, began: str) -> Account:
 
 
 def test_a_transcript_that_is_not_there_is_said_with_what_there_is(site: Site) -> None:
-    nobody = site.call("transcript", "w09")
-    assert nobody.returncode == 1
-    assert "there is no session of w09 in run main; workers with sessions: none" in nobody.stdout
+    unknown_worker = site.call("transcript", "w09")
+    assert unknown_worker.returncode == 1
+    assert "there is no session of w09 in run main; workers with sessions: none" in unknown_worker.stdout
     write_account(site.workspace, replace(account_of("s1", began="2026-01-01"), agent="tuner"))
     tuner = site.call("transcript", "w01")
     assert tuner.returncode == 1

@@ -125,13 +125,13 @@ def no_python_headers(_: Place) -> Situation:
     return Situation({}, (*EVERYTHING, *hidden, *HARNESS))
 
 
-def nobody_listens(_: Place) -> Situation:
+def no_listener(_: Place) -> Situation:
     with closing(create_server(("127.0.0.1", 0))) as server:
         port = server.getsockname()[1]
     return Situation({"ANTHROPIC_BASE_URL": f"http://127.0.0.1:{port}", "ANTHROPIC_API_KEY": "sk-of-nobody"})
 
 
-def nobody_answers(place: Place) -> Situation:
+def full_listen_queue(place: Place) -> Situation:
     """Arrange a listener whose queue is full, so that connections are not accepted."""
     server = place.stack.enter_context(closing(create_server(("127.0.0.1", 0), backlog=0)))
     for _ in range(4):

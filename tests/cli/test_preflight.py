@@ -46,7 +46,7 @@ def named(row: WrongUse) -> str:
     return row.name
 
 
-def typed(
+def run_in_situation(
     place: Place, situation: Situation, *arguments: str, in_process: bool = True, extra: Mapping[str, str]
 ) -> subprocess.CompletedProcess[str]:
     """Run a command in a situation; stdout and stderr are merged."""
@@ -63,7 +63,7 @@ def refs_and_files(site: Site) -> tuple[str, list[str]]:
     return git(site.root, "for-each-ref"), worktrees
 
 
-def refused(row: WrongUse, site: Site, scratch: Path, *, in_process: bool = True) -> float:
+def check_error(row: WrongUse, site: Site, scratch: Path, *, in_process: bool = True) -> float:
     """Run a wrong use, check its error, and return the elapsed seconds."""
     scratch.mkdir()
     with ExitStack() as stack:
@@ -71,7 +71,7 @@ def refused(row: WrongUse, site: Site, scratch: Path, *, in_process: bool = True
         situation = row.arrange(place)
         before = refs_and_files(site)
         begin = time.monotonic()
-        done = typed(place, situation, *row.arguments, in_process=in_process, extra=OWN_JUDGE)
+        done = run_in_situation(place, situation, *row.arguments, in_process=in_process, extra=OWN_JUDGE)
         took_s = time.monotonic() - begin
         assert refs_and_files(site) == before, "no commit, branch or worktree was made"
     assert done.returncode == 2, done.stdout
@@ -93,14 +93,14 @@ def test_the_table_has_at_least_25_rows_with_names_of_their_own() -> None:
 
 @pytest.mark.parametrize("row", ROWS, ids=named)
 def test_a_wrong_use_is_refused_with_one_line_and_its_fix(row: WrongUse, site: Site, tmp_path: Path) -> None:
-    refused(row, site, tmp_path / "row")
+    check_error(row, site, tmp_path / "row")
 
 
 @pytest.mark.slow
 @pytest.mark.serial
 @pytest.mark.parametrize("row", [*ROWS, *SLOW_ROWS], ids=named)
 def test_a_wrong_use_is_refused_in_time(row: WrongUse, site: Site, tmp_path: Path) -> None:
-    assert refused(row, site, tmp_path / "row", in_process=False) < row.within_s
+    assert check_error(row, site, tmp_path / "row", in_process=False) < row.within_s
 
 
 def doctor(row: WrongUse, site: Site, scratch: Path, extra: Mapping[str, str]) -> None:
@@ -108,7 +108,7 @@ def doctor(row: WrongUse, site: Site, scratch: Path, extra: Mapping[str, str]) -
     scratch.mkdir()
     with ExitStack() as stack:
         place = Place(site, scratch, stack)
-        done = typed(place, row.arrange(place), "doctor", "--json", extra=extra)
+        done = run_in_situation(place, row.arrange(place), "doctor", "--json", extra=extra)
     assert done.returncode == 1, done.stdout
     rows, end = json.JSONDecoder().raw_decode(done.stdout)
     (check,) = [check for check in rows if check.get("what") == row.doctor]

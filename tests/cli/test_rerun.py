@@ -12,7 +12,7 @@ from tests.ledger.ledgers import draft, workload
 from tests.site import Site
 
 
-def invent(site: Site, speedup: float) -> None:
+def enter_forged_evaluation(site: Site, speedup: float) -> None:
     """Enter a forged measurement whose numbers are consistent with each other."""
     commit = site.submit("w09", "t/two", "stub: speedup=1.2")
     workloads = [workload(speedup, seed=number).model_copy(update={"uuid": f"t/two-{number}"}) for number in (0, 1)]
@@ -32,7 +32,7 @@ def test_what_was_measured_comes_out_again_and_what_was_invented_does_not(site: 
     assert honest.stdout.count("as recorded") == 2  # the champion by its confirmation, and the other evaluation
     assert "between sessions a speed-up varies by 5.00% (an assumption" in honest.stdout
 
-    invent(site, 2.5)
+    enter_forged_evaluation(site, 2.5)
     ran = site.call("audit", "--rerun", "1", "--top", "--json")
     assert ran.returncode == 1
     report = json.loads(ran.stdout[ran.stdout.index("{") : ran.stdout.rindex("}") + 1])

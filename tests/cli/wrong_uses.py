@@ -16,14 +16,14 @@ from tests.cli.situations import (
     configured,
     full_directory,
     full_disk,
+    full_listen_queue,
     hidden_program,
     hidden_script,
     key_is_refused,
     no_git_repository,
+    no_listener,
     no_problems,
     no_python_headers,
-    nobody_answers,
-    nobody_listens,
     not_text,
     one_gpu,
     outside,
@@ -106,7 +106,7 @@ ROWS = (
         ON_CPU,
         "cannot be reached: .*refused",
         "ANTHROPIC_BASE_URL",
-        claude(nobody_listens),
+        claude(no_listener),
         "model endpoint",
     ),
     WrongUse(
@@ -285,5 +285,7 @@ SLOW_ROWS = (
         "torch",
         within_s=20.0,
     ),
-    WrongUse("endpoint is silent", ON_CPU, "no connection within 1.5 s", "ANTHROPIC_BASE_URL", claude(nobody_answers)),
+    WrongUse(
+        "endpoint is silent", ON_CPU, "no connection within 1.5 s", "ANTHROPIC_BASE_URL", claude(full_listen_queue)
+    ),
 )

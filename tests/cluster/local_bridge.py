@@ -47,7 +47,7 @@ class Local:
         self.judges: dict[str, JudgeHost] = {}
         self.open: dict[str, int] = {}
 
-    def look(self) -> None:
+    def apply_hosts(self) -> None:
         hosts = _HOSTS.validate_json(Path(os.environ["LOCAL_BRIDGE_HOSTS"]).read_text())
         if hosts == self.hosts:
             return
@@ -121,10 +121,10 @@ def main() -> None:
             local.obey(line)
         ended.set()
 
-    local.look()
+    local.apply_hosts()
     threading.Thread(target=read, daemon=True).start()
     while not ended.wait(0.02):
-        local.look()
+        local.apply_hosts()
     for host in local.judges.values():
         host.close()
     os._exit(0)  # the reader of stdin may hold its lock

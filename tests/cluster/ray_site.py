@@ -95,10 +95,10 @@ def ray_site(site: Site, nodes: RayNodes) -> Iterator[RaySite]:
 def no_judge_left(nodes: RayNodes) -> None:
     """Wait until no node has an actor of the harness or a judge."""
 
-    def left() -> list[int]:
+    def remaining_pids() -> list[int]:
         return [pid for name in nodes.names for part in ("actor", "judge") for pid in nodes.processes(name, part)]
 
-    wait_until(lambda: not left(), event="the end of every judge on the nodes")
+    wait_until(lambda: not remaining_pids(), event="the end of every judge on the nodes")
 
 
 def evaluations_asked(nodes: RayNodes) -> int:

@@ -48,7 +48,7 @@ class Cluster:
         """Losses that count against a candidate."""
         self.thread = threading.Thread(target=self._run)
 
-    def have(self, *hosts: HostStatus) -> None:
+    def set_hosts(self, *hosts: HostStatus) -> None:
         """Replace the hosts of the cluster."""
         whole = self.directory / "hosts.new"
         whole.write_text(json.dumps([host.model_dump() for host in hosts]))
@@ -102,7 +102,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster
 
 
 def test_candidates_are_judged_on_hosts_and_entries_name_them(cluster: Cluster) -> None:
-    cluster.have(host("gpu-a"), host("gpu-b"))
+    cluster.set_hosts(host("gpu-a"), host("gpu-b"))
     for number in range(4):
         cluster.site.submit("w01", "t/one", f"number {number} stub: speedup=0.9")
     cluster.once()
@@ -112,14 +112,14 @@ def test_candidates_are_judged_on_hosts_and_entries_name_them(cluster: Cluster) 
 
 
 def test_a_candidate_whose_host_leaves_is_judged_by_another_and_a_late_answer_is_ignored(cluster: Cluster) -> None:
-    cluster.have(host("gpu-a"))
+    cluster.set_hosts(host("gpu-a"))
     hold, delay = cluster.directory / "go", cluster.directory / "delay.json"
     cluster.thread.start()
     commit = cluster.site.submit("w01", "t/one", f"stub: speedup=0.9 stub: hold={hold}")
     wait_until(lambda: "evaluation" in cluster.request_kinds(), event="the evaluation on the first host")
     delay.write_text("gpu-a/cpu")
     hold.touch()  # the judge answers, and the bridge delays the answer
-    cluster.have(host("gpu-b"))
+    cluster.set_hosts(host("gpu-b"))
     wait_until(lambda: cluster.request_kinds().count("evaluation") >= 2, event="the evaluation on the second host")
     delay.unlink()
     wait_until(lambda: cluster.entry_kinds()[EntryKind.EVALUATION], event="the entry")
@@ -133,7 +133,7 @@ def test_a_candidate_whose_host_leaves_is_judged_by_another_and_a_late_answer_is
 
 
 def test_a_lost_bridge_is_started_again_and_no_candidate_is_lost(cluster: Cluster) -> None:
-    cluster.have(host("gpu-a"))
+    cluster.set_hosts(host("gpu-a"))
     hold = cluster.directory / "go"
     cluster.thread.start()
     cluster.site.submit("w01", "t/one", f"stub: speedup=0.9 stub: hold={hold}")
@@ -149,18 +149,18 @@ def test_a_lost_bridge_is_started_again_and_no_candidate_is_lost(cluster: Cluste
 
 
 def test_a_host_that_joins_is_used_and_a_refused_one_is_named(cluster: Cluster) -> None:
-    cluster.have(host("gpu-a", refused="it has Python 3.12, and the head has 3.11"))
+    cluster.set_hosts(host("gpu-a", refused="it has Python 3.12, and the head has 3.11"))
     cluster.thread.start()
     cluster.site.submit("w01", "t/one", "stub: speedup=0.9")
     paused = wait_until(lambda: cluster.site.daemon().hosts and cluster.site.daemon().paused, event="the pause")
     assert paused == "every host is refused: gpu-a: it has Python 3.12, and the head has 3.11"
-    cluster.have(host("gpu-b"))
+    cluster.set_hosts(host("gpu-b"))
     wait_until(lambda: cluster.entry_kinds()[EntryKind.EVALUATION], event="the entry")
     wait_until(lambda: cluster.site.daemon().paused is None, event="the end of the pause")
 
 
 def test_a_cluster_that_cannot_be_used_ends_the_daemon(cluster: Cluster) -> None:
-    cluster.have()
+    cluster.set_hosts()
     failure = BridgeFailed(message="another head uses this cluster: process 1 on b", fix="end it there", final=True)
     (cluster.directory / "failure.json").write_text(failure.model_dump_json())
     with pytest.raises(ConfigurationError, match="another head uses this cluster"):

@@ -33,7 +33,7 @@ class Head:
         self.count += 1
         return HOST_EVENTS.validate_json(lines[0])
 
-    def heard(self, number: int) -> JudgeReady | JudgeAnswer:
+    def next_message(self, number: int) -> JudgeReady | JudgeAnswer:
         """Return the next message of the judge, except for progress."""
         while True:
             event = self.next(number)
@@ -67,10 +67,10 @@ def host(tmp_path: Path, stub_command: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_a_candidate_is_judged_from_its_content_and_the_answer_names_the_host(host: JudgeHost, problem: Path) -> None:
     head = Head(host)
     host.start(1, "none")
-    ready = head.heard(1)
+    ready = head.next_message(1)
     assert ready.device.model_dump()["host"] == "gpu-a"
     head.send(1, problem)
-    answer = head.heard(1)
+    answer = head.next_message(1)
     assert isinstance(answer, JudgeAnswer)
     assert [row.uuid for row in answer.workloads] == ["u1", "u2"]
     assert answer.device.model_dump()["host"] == "gpu-a"
@@ -89,14 +89,14 @@ def test_events_stay_until_they_have_arrived(host: JudgeHost) -> None:
 def test_the_end_of_a_judge_comes_with_its_last_lines(host: JudgeHost, problem: Path) -> None:
     head = Head(host)
     host.start(1, "none")
-    head.heard(1)
+    head.next_message(1)
     head.send(1, problem, "// stub: exit=3\n")
     ended = head.next(1)
     assert isinstance(ended, RemoteJudgeEnded)
     assert (ended.exit_code, "asked to give up" in ended.log) == (3, True)
     host.start(2, "none")
     head.count = 0
-    assert isinstance(head.heard(2), JudgeReady)
+    assert isinstance(head.next_message(2), JudgeReady)
 
 
 def test_a_lost_process_is_reported_for_the_number_that_is_asked_for(host: JudgeHost) -> None:
@@ -111,7 +111,7 @@ def test_a_request_that_the_disk_does_not_take_is_a_fault_of_the_host(
 ) -> None:
     head = Head(host)
     host.start(1, "none")
-    head.heard(1)
+    head.next_message(1)
     trees = tmp_path / "host/kernel-harness/cluster/content/trees"
     trees.write_text("a file where a directory should be")
     head.send(1, problem)

@@ -298,12 +298,12 @@ def test_the_other_order_of_sums_is_right_and_another() -> None:
 
 def test_the_same_graph_with_other_names_and_sizes_is_found(tmp_path: Path) -> None:
     renamed = REFERENCE.replace("wide", "x32").replace("1e-5", "1e-6")
-    problems_made = [
+    problems = [
         make_problem(tmp_path, name="a"),
         make_problem(tmp_path, name="b", reference=renamed),
         make_problem(tmp_path, name="c", reference=REFERENCE.replace("rsqrt", "sqrt")),
     ]
-    assert duplicates(problems_made) == {"t/a": ("t/b",), "t/b": ("t/a",)}
+    assert duplicates(problems) == {"t/a": ("t/b",), "t/b": ("t/a",)}
 
 
 def test_only_permissive_licences_are_accepted(tmp_path: Path) -> None:

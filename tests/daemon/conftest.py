@@ -96,7 +96,7 @@ class Running:
 
         wait_until(ran, event=f"git {arguments[0]} by hand")
 
-    def says(self, words: str, deadline_s: float = DEADLINE_S) -> str:
+    def wait_for_message(self, words: str, deadline_s: float = DEADLINE_S) -> str:
         """Wait for a message on the display with these words, and return it."""
 
         def find_message() -> str | None:

@@ -242,7 +242,7 @@ def test_a_malformed_problem_is_said_and_keeps_nobody_else_waiting(site: Site, d
     waiting = site.submit("w01", "t/one", "honest")
     with daemon() as running:
         running.entry_of(site.submit("w01", "t/two", "honest"))
-        assert "workload.jsonl:1" in running.says("candidates of t/one wait")
+        assert "workload.jsonl:1" in running.wait_for_message("candidates of t/one wait")
         write_problem(site.root, "t/one")
         running.git("commit", "--quiet", "-am", "Repair it")
         assert running.entry_of(waiting).verdict is Verdict.PASSED
@@ -259,7 +259,7 @@ def test_a_problem_that_breaks_while_its_candidates_wait_holds_nobody_up(site: S
         (site.root / "problems/t/one/definition.json").write_text("{}")
         running.git("commit", "--quiet", "-am", "Break a problem")
         broken = git(site.root, "rev-parse", "HEAD")  # the daemon commits to this branch too
-        running.says("candidates of t/one wait")
+        running.wait_for_message("candidates of t/one wait")
         wait_until(lambda: site.daemon().queued == 0, event="an empty queue")
         other_candidate = site.submit("w02", "t/two", "another")
         go.touch()
@@ -274,7 +274,7 @@ def test_a_problem_that_is_taken_away_holds_nobody_up(site: Site, daemon: Daemon
     with daemon() as running:
         site.submit("w01", "t/one", "an orphan")
         running.git("commit", "--quiet", "-m", "Take it away")
-        running.says("there is no problem t/one")
+        running.wait_for_message("there is no problem t/one")
         running.entry_of(site.submit("w01", "t/two", "fine"))
 
 
@@ -308,7 +308,7 @@ def test_without_watches_commits_are_found_by_looking(
 
     monkeypatch.setattr(RefWatch, "start", refuse)
     with daemon() as running:
-        assert "max_user_watches" in running.says("the kernel gives no watches")
+        assert "max_user_watches" in running.wait_for_message("the kernel gives no watches")
         running.entry_of(site.submit("w01", "t/one", "found late"))
 
 

@@ -39,7 +39,7 @@ def test_a_run_pauses_with_the_reason_and_goes_on(
     monkeypatch.setenv("STUB_JUDGE_FAULT", str(fault))
     commit = site.submit("w01", "t/one", "honest")
     with daemon() as running:
-        message = running.says(f"paused: {shown}")
+        message = running.wait_for_message(f"paused: {shown}")
         assert message.endswith("; tried again until it works")
         wait_until(lambda: len(site.requests()) >= 6, event="more tries than a candidate has")
         status = site.daemon()
@@ -61,7 +61,7 @@ def test_harness_status_shows_the_pause(site: Site, daemon: Daemon, monkeypatch:
     monkeypatch.setenv("STUB_JUDGE_FAULT", str(fault))
     site.submit("w01", "t/one", "honest")
     with daemon() as running:
-        running.says("paused")
+        running.wait_for_message("paused")
         shown = site.call("status").stdout
         assert "): paused: the GPU's driver does not work: GPU is lost (1 queued)" in shown
         fault.unlink()

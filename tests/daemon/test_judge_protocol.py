@@ -95,8 +95,10 @@ def test_a_champion_of_an_older_protocol_is_history_until_it_is_measured_again_f
     assert "judge protocol" not in site.call("status").stdout
     assert len(of(site.entries(), fresh)) == 1
     with Repo(site.workspace) as repo:
-        whats = [request.message for request in audit(site.workspace, repo, branch="main").breaks]
-    assert [message for message in whats if "champion" in message or "protocol" in message or "twice" in message] == []
+        break_messages = [request.message for request in audit(site.workspace, repo, branch="main").breaks]
+    assert [
+        message for message in break_messages if "champion" in message or "protocol" in message or "twice" in message
+    ] == []
     count = len(site.requests())
     once()
     assert len(site.requests()) == count, "measured again once"

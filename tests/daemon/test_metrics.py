@@ -80,7 +80,7 @@ def test_judging_pauses_before_the_disk_is_full_and_goes_on(
     monkeypatch.setattr(disk_watch, "_LOOK_EVERY_S", 0.05)
     with daemon() as running:
         commit = site.submit("w01", "t/one", "stub: speedup=0.9")
-        assert "MB free, and judging pauses below" in running.says("paused: the disk of")
+        assert "MB free, and judging pauses below" in running.wait_for_message("paused: the disk of")
         wait_until(lambda: site.daemon().queued == 1, event="a candidate in the queue")
         assert site.daemon().paused is not None
         assert site.requests() == []

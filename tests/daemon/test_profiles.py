@@ -50,9 +50,9 @@ def test_candidates_come_first_and_a_lost_judge_answers_nothing_wrong(
     release = tmp_path / "release"
     submitted = site.submit("w01", "t/one", f"stub: hold={release}")
     waiting = site.submit("w02", "t/two", "stub: speedup=0.8")
-    dying = site.submit("w03", "t/one", "stub: kill")
+    killer = site.submit("w03", "t/one", "stub: kill")
     reports: list[CounterReport | None] = []
-    asking = threading.Thread(target=lambda: reports.append(ask(site, order(dying, "a"))))
+    asking = threading.Thread(target=lambda: reports.append(ask(site, order(killer, "a"))))
     with daemon() as running:
         asking.start()
         wait_until(lambda: waiting_orders(site.workspace), event="an order")

@@ -42,15 +42,15 @@ def pattern(shown: str) -> str:
     return ".*".join(parts)
 
 
-def type_everything(directory: Path, extra: dict[str, str]) -> int:
+def run_commands(directory: Path, extra: dict[str, str]) -> int:
     """Run every command as in one shell, and return the number of commands."""
-    current_directory, typed = directory, 0
+    current_directory, command_count = directory, 0
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = clean_environment({"PATH": path, "HOME": str(directory), "COLUMNS": "160", **extra})
     for command, shown in steps():
         assert command.startswith(_PROGRAMS), command
         words = shlex.split(command)
-        typed += 1
+        command_count += 1
         if words[0] == "cd":
             current_directory = current_directory / words[1]
             continue
@@ -61,18 +61,18 @@ def type_everything(directory: Path, extra: dict[str, str]) -> int:
         assert done.returncode == 0, f"{command}\n{done.stdout}"
         for line in shown:
             assert re.search(pattern(line), done.stdout), f"{command}\nshould show: {line}\n{done.stdout}"
-    return typed
+    return command_count
 
 
 @pytest.mark.slow
 def test_the_tutorial_works_as_it_stands(tmp_path: Path) -> None:
     (tmp_path / "locks").mkdir()
     stub = shlex.join([sys.executable, str(STUB)])
-    typed = type_everything(tmp_path, {"HARNESS_JUDGE_COMMAND": stub, "HARNESS_LOCK_DIR": str(tmp_path / "locks")})
-    assert typed >= 18
+    command_count = run_commands(tmp_path, {"HARNESS_JUDGE_COMMAND": stub, "HARNESS_LOCK_DIR": str(tmp_path / "locks")})
+    assert command_count >= 18
     assert (tmp_path / "kernels/report.html").stat().st_size > 20_000
 
 
 @pytest.mark.slow
 def test_the_tutorial_works_with_the_real_judge(tmp_path: Path) -> None:
-    type_everything(tmp_path, {})
+    run_commands(tmp_path, {})

@@ -40,7 +40,7 @@ extern "C" void add(const float *x, float *y, std::int64_t n) { /* in place */
 """
 
 
-def same(name: str, first_source: str, second_source: str) -> bool:
+def have_equal_normal_forms(name: str, first_source: str, second_source: str) -> bool:
     assert first_source != second_source
     return normalised(name, first_source.encode()) == normalised(name, second_source.encode())
 
@@ -62,7 +62,7 @@ def same(name: str, first_source: str, second_source: str) -> bool:
 def test_python_of_the_same_meaning_is_the_same(old: str, new: str) -> None:
     changed = PYTHON.replace(old, new)
     changed = changed.replace("for row in", "for r in") if new == "r " else changed
-    assert same("kernel.py", PYTHON, changed)
+    assert have_equal_normal_forms("kernel.py", PYTHON, changed)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_python_of_the_same_meaning_is_the_same(old: str, new: str) -> None:
     ],
 )
 def test_python_of_another_meaning_is_another(old: str, new: str) -> None:
-    assert not same("kernel.py", PYTHON, PYTHON.replace(old, new))
+    assert not have_equal_normal_forms("kernel.py", PYTHON, PYTHON.replace(old, new))
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_python_of_another_meaning_is_another(old: str, new: str) -> None:
     ],
 )
 def test_names_that_others_see_count(first_source: str, second_source: str) -> None:
-    assert not same("kernel.py", first_source, second_source)
+    assert not have_equal_normal_forms("kernel.py", first_source, second_source)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_names_that_others_see_count(first_source: str, second_source: str) -> N
     ],
 )
 def test_cpp_of_the_same_tokens_is_the_same(old: str, new: str) -> None:
-    assert same("kernel.cu", CPP, CPP.replace(old, new))
+    assert have_equal_normal_forms("kernel.cu", CPP, CPP.replace(old, new))
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_cpp_of_the_same_tokens_is_the_same(old: str, new: str) -> None:
     ],
 )
 def test_cpp_of_other_tokens_is_another(old: str, new: str) -> None:
-    assert not same("kernel.cu", CPP, CPP.replace(old, new))
+    assert not have_equal_normal_forms("kernel.cu", CPP, CPP.replace(old, new))
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def workspace(tmp_path: Path) -> Workspace:
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_lock_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the wait for a lock that a person's git command holds."""
     monkeypatch.setattr(checkout, "LOCK_WAIT_S", 0.02)
 
@@ -190,7 +190,7 @@ def test_a_file_that_a_person_has_staged_is_left_and_said(repo: Repo) -> None:
     assert len(repo.checkout_state("main")) == 1
 
 
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("short_lock_wait")
 def test_a_locked_index_delays_only_the_refresh(repo: Repo) -> None:
     root, lock = repo.workspace.root, repo.workspace.root / ".git" / "index.lock"
     lock.touch()
@@ -206,7 +206,7 @@ def test_a_locked_index_delays_only_the_refresh(repo: Repo) -> None:
     assert (root / "COORDINATION.md").read_text() == "plan\n"
 
 
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("short_lock_wait")
 def test_the_next_commit_makes_up_for_a_delayed_refresh(repo: Repo) -> None:
     root, lock = repo.workspace.root, repo.workspace.root / ".git" / "index.lock"
     lock.touch()
@@ -218,7 +218,7 @@ def test_the_next_commit_makes_up_for_a_delayed_refresh(repo: Repo) -> None:
     assert (repo.checkout_state("main"), status(root)) == ([], "")
 
 
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("short_lock_wait")
 def test_the_mending_command_mends(repo: Repo) -> None:
     root, lock = repo.workspace.root, repo.workspace.root / ".git" / "index.lock"
     lock.touch()
@@ -385,18 +385,18 @@ def person_at_work(root: Path, stop: threading.Event, done: list[int]) -> None:
     while not stop.is_set():
         number += 1
         (root / "mine.txt").write_text(f"{number}\n")
-        if _insists(root, "commit", "-q", "-m", f"mine {number}", "mine.txt"):
+        if _succeeds_with_retries(root, "commit", "-q", "-m", f"mine {number}", "mine.txt"):
             done.append(number)
         if number % 2 == 0:
             (root / "mine.txt").write_text("wip\n")
-            if _insists(root, "stash") and not _insists(root, "stash", "pop"):
-                _insists(root, "stash", "drop")
-            _insists(root, "checkout", "-q", "HEAD", "--", "mine.txt")
-            if _insists(root, "checkout", "-q", "side"):
-                assert _insists(root, "checkout", "-q", "main", times=100)
+            if _succeeds_with_retries(root, "stash") and not _succeeds_with_retries(root, "stash", "pop"):
+                _succeeds_with_retries(root, "stash", "drop")
+            _succeeds_with_retries(root, "checkout", "-q", "HEAD", "--", "mine.txt")
+            if _succeeds_with_retries(root, "checkout", "-q", "side"):
+                assert _succeeds_with_retries(root, "checkout", "-q", "main", times=100)
 
 
-def _insists(root: Path, *arguments: str, times: int = 5) -> bool:
+def _succeeds_with_retries(root: Path, *arguments: str, times: int = 5) -> bool:
     """Try a few times, as a person does after git reports that another command holds a lock."""
     for _ in range(times):
         try:

@@ -120,7 +120,7 @@ class Killed:
         self.site.no_strays()
         return code == 0
 
-    def go_on(self, case: Case, *, ended: bool = False) -> None:
+    def run_again(self, case: Case, *, ended: bool = False) -> None:
         """Start again without the failpoint until no work is left, unless the run has `ended`."""
         if not ended:
             code, output = self._run("start" if case.lane == "revive" else case.lane, {})

@@ -39,7 +39,7 @@ def judged(site: Site, commit: Commit) -> None:
     wait_until(file.exists, event=f"the outcome of {commit.text}")
 
 
-def says(site: Site, words: str) -> str:
+def wait_for_message(site: Site, words: str) -> str:
     """Wait until the daemon shows a message with these words."""
     message_found = wait_until(
         lambda: [message for message in site.daemon().messages if words in message], event=f"a message with {words!r}"
@@ -86,7 +86,7 @@ def test_a_full_disk_keeps_the_answer_until_there_is_space(site: Site) -> None:
     # Only the daemon's mount namespace has the small file system at its spool.
     filler = fill(Path(f"/proc/{pid}/root{site.workspace.spool}"))
     second = site.submit("w01", "t/one", "stub: speedup=1.5")
-    assert "no space left" in says(site, "kept and tried again")
+    assert "no space left" in wait_for_message(site, "kept and tried again")
     third = site.submit("w02", "t/one", "stub: speedup=0.8")
     filler.unlink()
     judged(site, second)
@@ -120,12 +120,12 @@ def test_an_index_that_cannot_be_read_is_made_anew(site: Site) -> None:
     site.workspace.index_file.write_bytes(b"this is not a database" * 1000)
     process = site.start("daemon")
     judged(site, site.submit("w01", "t/one", "stub: speedup=0.8"))
-    assert "rebuilt from the ledger" in says(site, "index")
+    assert "rebuilt from the ledger" in wait_for_message(site, "index")
     end(process)
     site.workspace.index_file.unlink()
     site.workspace.index_file.mkdir()
     blocked = site.start("daemon")
-    assert str(site.workspace.index_file) in says(site, "comparing refs with the ledger failed")
+    assert str(site.workspace.index_file) in wait_for_message(site, "comparing refs with the ledger failed")
     site.workspace.index_file.rmdir()
     judged(site, site.submit("w01", "t/two", "stub: speedup=0.8"))
     end(blocked)
@@ -195,9 +195,12 @@ def test_a_daemon_that_dies_under_start_is_started_again_and_keeps_the_limit(sit
     write_problem(site.root, "t/one", tunable=True)
     git(site.root, "add", "--all")
     git(site.root, "commit", "--quiet", "-m", "Something to tune")
-    died = {"HARNESS_FAILPOINT": "daemon.after_outcome:2", "HARNESS_FAILPOINT_MARK": str(site.scratch / "died")}
+    killed_after_outcome = {
+        "HARNESS_FAILPOINT": "daemon.after_outcome:2",
+        "HARNESS_FAILPOINT_MARK": str(site.scratch / "died"),
+    }
     start = ("start", "--workers", "1", "--agent", "tuner", "--device", "cpu", "--problem", "t/one")
-    done = site.run(*start, "--max-evaluations", "3", extra=died)
+    done = site.run(*start, "--max-evaluations", "3", extra=killed_after_outcome)
     assert done.returncode == 0, done.stdout
     assert "the daemon ended (SIGKILL) and is started again" in done.stdout
     assert sum(evaluations(site).values()) == 3

@@ -42,7 +42,7 @@ def test_a_kill_loses_nothing_and_enters_nothing_twice(place: str, template: Sit
     with killed_site(template, tmp_path) as killed:
         for earlier in (*case.after, place):
             killed.kill_at(earlier, case)
-        killed.go_on(case)
+        killed.run_again(case)
         check(killed.site)
         if case.lane == "hand":
             assert_worktrees_whole(killed.site)
@@ -56,7 +56,7 @@ def test_a_kill_under_start_is_made_up_for(place: str, tunable_template: Site, t
     with killed_site(tunable_template, tmp_path) as killed:
         # A process that was killed while the run was ending is not restarted; the next start completes its work.
         ended = killed.kill_at(place, case) and not read_all(killed.site.workspace.spool)
-        killed.go_on(case, ended=ended)
+        killed.run_again(case, ended=ended)
         check(killed.site, crowned=(), planner_owes=True)
         assert_note_recorded_once(killed.site)
 

@@ -115,10 +115,10 @@ def test_an_entry_and_its_document_have_the_same_facts() -> None:
         }
     )
     entry = EntryDraft.model_validate(changed.model_dump())
-    found_weaknesses = weaknesses(facts_of(entry))
-    assert found_weaknesses == weaknesses(facts_of_document(entry.model_dump(mode="json")))
-    assert [weakness.kind for weakness in found_weaknesses] == ["no-sandbox", "shared-device", "launch-bound"]
-    assert from_text(to_text(found_weaknesses)) == found_weaknesses
+    of_entry = weaknesses(facts_of(entry))
+    assert of_entry == weaknesses(facts_of_document(entry.model_dump(mode="json")))
+    assert [weakness.kind for weakness in of_entry] == ["no-sandbox", "shared-device", "launch-bound"]
+    assert from_text(to_text(of_entry)) == of_entry
     assert to_text(()) is None
 
 

@@ -64,7 +64,7 @@ def table(site: Site) -> tuple[Assignment, ...]:
         return parse(read_text(repo, "main")).assignments
 
 
-def until(site: Site, condition: Callable[[dict[str, str]], bool], description: str) -> dict[str, str]:
+def wait_for_table(site: Site, condition: Callable[[dict[str, str]], bool], description: str) -> dict[str, str]:
     """Wait until the table, as worker -> problem, fulfils a condition, and return it."""
 
     def matching_rows() -> dict[str, str] | None:
@@ -109,7 +109,7 @@ def status(site: Site) -> PlannerStatus:
 
 def test_workers_are_assigned_recorded_and_left_clean(site: Site) -> None:
     with planning(site):
-        rows = until(site, lambda rows: set(rows) == set(NAMES), "two rows")
+        rows = wait_for_table(site, lambda rows: set(rows) == set(NAMES), "two rows")
         assert {rows["w01"], rows["w02"]} == {"t/one", "t/two"}
     (record,) = records(site)
     assert (record["run"], record["target"], record["policy"]) == ("main", "cpu", "gain-bandit/1")
@@ -120,18 +120,18 @@ def test_workers_are_assigned_recorded_and_left_clean(site: Site) -> None:
 
 def test_a_worker_that_is_done_is_moved_and_then_rests(site: Site) -> None:
     with planning(site, workers=("w01",)):
-        first = until(site, lambda rows: "w01" in rows, "a row")["w01"]
+        first = wait_for_table(site, lambda rows: "w01" in rows, "a row")["w01"]
         finish(site, {first: "exhausted"})
-        second = until(site, lambda rows: rows.get("w01") not in {None, first}, "another problem")["w01"]
+        second = wait_for_table(site, lambda rows: rows.get("w01") not in {None, first}, "another problem")["w01"]
         finish(site, {first: "exhausted", second: "stale"})
-        until(site, lambda rows: not rows, "no row")
+        wait_for_table(site, lambda rows: not rows, "no row")
     assert len(records(site)) == 3
 
 
 def test_pinned_rows_stay_and_paused_problems_get_nobody(site: Site) -> None:
     edit(site, "| w02 | t/two | pinned | mine |", "| - | t/one | paused | under repair |")
     with planning(site):
-        rows = until(site, lambda rows: "w01" in rows, "a row for w01")
+        rows = wait_for_table(site, lambda rows: "w01" in rows, "a row for w01")
         assert rows["w01"] == "t/two", "shared: nothing else is open"
     of_people = [row for row in table(site) if row.state != "active"]
     assert [(row.worker, row.problem, row.wanted) for row in of_people] == [
@@ -142,9 +142,9 @@ def test_pinned_rows_stay_and_paused_problems_get_nobody(site: Site) -> None:
 
 def test_a_pause_moves_the_worker_at_once(site: Site) -> None:
     with planning(site, workers=("w01",)):
-        before = until(site, lambda rows: "w01" in rows, "a row")["w01"]
+        before = wait_for_table(site, lambda rows: "w01" in rows, "a row")["w01"]
         edit(site, f"| - | {before} | paused | |")
-        until(site, lambda rows: rows.get("w01") not in {None, before}, "another problem")
+        wait_for_table(site, lambda rows: rows.get("w01") not in {None, before}, "another problem")
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_a_pause_moves_the_worker_at_once(site: Site) -> None:
 )
 def test_a_broken_table_is_named_and_the_last_good_one_stays(site: Site, row: str, complaint: str) -> None:
     with planning(site, workers=("w01",)):
-        before = until(site, lambda rows: "w01" in rows, "a row")["w01"]
+        before = wait_for_table(site, lambda rows: "w01" in rows, "a row")["w01"]
         edit(site, row)
         broken = git(site.root, "rev-parse", "main:COORDINATION.md")
         text = git(site.root, "show", "main:COORDINATION.md")
@@ -177,7 +177,7 @@ def test_a_broken_table_is_named_and_the_last_good_one_stays(site: Site, row: st
         assert present == broken, "nothing is written over a person's broken table"
         edit(site, keep=False)
         wait_until(lambda: not first_message(), event="the end of the complaint")
-        until(site, lambda rows: "w01" in rows, "a row again")
+        wait_for_table(site, lambda rows: "w01" in rows, "a row again")
 
 
 def test_peoples_text_survives(site: Site) -> None:
@@ -185,7 +185,7 @@ def test_peoples_text_survives(site: Site) -> None:
     file.write_text(file.read_text().replace("# ", "# Ours: ", 1) + "\nPeople's last words.\n")
     git(site.root, "commit", "--quiet", "--all", "-m", "Say something")
     with planning(site):
-        until(site, lambda rows: set(rows) == set(NAMES), "two rows")
+        wait_for_table(site, lambda rows: set(rows) == set(NAMES), "two rows")
     text = git(site.root, "show", "main:COORDINATION.md")
     assert text.startswith("# Ours: ")
     assert text.endswith("People's last words.")
@@ -209,7 +209,7 @@ def test_nothing_is_written_while_a_person_edits(site: Site, swap_file: str | No
         git(site.root, "commit", "--quiet", "-am", "Add a thought")
         if swap_file:
             opened.unlink()
-        until(site, lambda rows: set(rows) == set(NAMES), "two rows")
+        wait_for_table(site, lambda rows: set(rows) == set(NAMES), "two rows")
         wait_until(lambda: not status(site).messages, event="the end of the message")
     assert text in file.read_text()
     assert git(site.root, "status", "--porcelain") == ""
@@ -220,7 +220,7 @@ def test_workers_get_work_beside_an_edit_that_goes_on(site: Site, monkeypatch: p
     file = site.root / "COORDINATION.md"
     file.write_text(edited := file.read_text() + "A thought of mine.\n")
     with planning(site):
-        until(site, lambda rows: set(rows) == set(NAMES), "two rows")
+        wait_for_table(site, lambda rows: set(rows) == set(NAMES), "two rows")
     assert file.read_text() == edited
     assert "A thought of mine." not in git(site.root, "show", "main:COORDINATION.md")
 
@@ -242,9 +242,9 @@ def test_notes_become_lessons_once(site: Site) -> None:
 
 def test_decisions_replay(site: Site) -> None:
     with planning(site, workers=("w01",)):
-        first = until(site, lambda rows: "w01" in rows, "a row")["w01"]
+        first = wait_for_table(site, lambda rows: "w01" in rows, "a row")["w01"]
         finish(site, {first: "exhausted"})
-        until(site, lambda rows: rows.get("w01") not in {None, first}, "another problem")
+        wait_for_table(site, lambda rows: rows.get("w01") not in {None, first}, "another problem")
     with Repo(site.workspace) as repo:
         replays = replay(site.workspace, repo, Config())
     assert [(replayed.seq, replayed.is_equal) for replayed in replays] == [(1, True), (2, True)]
@@ -280,7 +280,7 @@ def test_a_decision_of_an_earlier_policy_is_replayed_by_that_policy(site: Site) 
 
 def test_a_decision_that_comes_out_differently_is_an_answer_of_no(site: Site) -> None:
     with planning(site, workers=("w01",)):
-        until(site, lambda rows: "w01" in rows, "a row")
+        wait_for_table(site, lambda rows: "w01" in rows, "a row")
     file = site.root / "ledger/decisions.yaml"
     text = file.read_text()
     assert "decision: {assignments: [{worker:" in text
@@ -294,14 +294,14 @@ def test_a_decision_that_comes_out_differently_is_an_answer_of_no(site: Site) ->
 
 def test_one_planner_a_repository(site: Site) -> None:
     with planning(site):
-        until(site, lambda rows: set(rows) == set(NAMES), "two rows")
+        wait_for_table(site, lambda rows: set(rows) == set(NAMES), "two rows")
         with pytest.raises(ConfigurationError, match="harness planner"):
             run_planner(site.workspace, Config(), threading.Event(), workers=NAMES, target="cpu")
 
 
 def test_the_planners_process_is_small_and_ends_on_sigterm(site: Site) -> None:
     process = site.start("planner", "--worker", "w01")
-    until(site, lambda rows: "w01" in rows, "a row")
+    wait_for_table(site, lambda rows: "w01" in rows, "a row")
     mapped = Path(f"/proc/{process.pid}/maps").read_text()
     resident = next(
         line for line in Path(f"/proc/{process.pid}/status").read_text().splitlines() if line.startswith("VmRSS")
@@ -316,7 +316,7 @@ def test_the_planners_process_is_small_and_ends_on_sigterm(site: Site) -> None:
 
 def test_a_broken_table_is_not_written_over_at_the_end_either(site: Site) -> None:
     with planning(site, workers=("w01",)):
-        until(site, lambda rows: "w01" in rows, "a row")
+        wait_for_table(site, lambda rows: "w01" in rows, "a row")
         edit(site, "| w09 | nowhere |")
         wait_until(lambda: status(site).messages, event="a complaint")
     assert "| w09 | nowhere |" in git(site.root, "show", "main:COORDINATION.md")

@@ -132,24 +132,27 @@ def test_workers_share_a_problem_only_when_nothing_better_is_free(
 def simulate(decide_by: Decide, problems: int, workers: int, evaluations: int) -> list[tuple[str, str]]:
     """Simulate workers that evaluate in turn and never gain; return (worker, problem) in order."""
     state = {name: ProblemFacts(problem=name) for name in NAMES[:problems]}
-    stints = {name: WorkerFacts(worker=name) for name in WORKERS[:workers]}
+    facts_of_workers = {name: WorkerFacts(worker=name) for name in WORKERS[:workers]}
     rows: tuple[Assignment, ...] = ()
     trace: list[tuple[str, str]] = []
     while len(trace) < evaluations:
         for name in WORKERS[:workers]:
             decided = decide_by(
                 PolicyInputs(
-                    problems=tuple(state.values()), workers=tuple(stints.values()), assignments=rows, policy=POLICY
+                    problems=tuple(state.values()),
+                    workers=tuple(facts_of_workers.values()),
+                    assignments=rows,
+                    policy=POLICY,
                 )
             )
             before = {row.worker: row.problem for row in rows}
             rows = decided.assignments
             for row in rows:
                 if before.get(row.worker) != row.problem:
-                    stints[row.worker] = WorkerFacts(worker=row.worker)
+                    facts_of_workers[row.worker] = WorkerFacts(worker=row.worker)
             own_problem = next(row.problem for row in rows if row.worker == name)
             trace.append((name, own_problem))
-            stints[name] = WorkerFacts(worker=name, stint=stints[name].stint + 1)
+            facts_of_workers[name] = WorkerFacts(worker=name, stint=facts_of_workers[name].stint + 1)
             for problem, facts_before in state.items():
                 change: dict[str, int | float] = (
                     {

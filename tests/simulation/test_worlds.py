@@ -78,8 +78,8 @@ def test_families_learn_from_their_own_problems_only() -> None:
             group = [problem for problem in problems[1:] if (problem.key.partition("/")[0] == family) is trained]
             for problem in group:
                 tried(problem, 400)
-        luck = random.Random(9)
-        return sum(subject.attempt(luck) is not None for _ in range(2000))
+        rng = random.Random(9)
+        return sum(subject.attempt(rng) is not None for _ in range(2000))
 
     untrained = passed(None)
     assert passed(trained=False) == untrained

@@ -29,7 +29,7 @@ from harness.workspace.judge_endpoint import JudgeNotice
 from tests.waiting import DEADLINE_S, wait_until
 from tests.workspace.conftest import group_of, request_for
 
-Told = JudgeReady | JudgeProgress | RequestAnswered | CheckAnswered | JudgeLost
+ClientEvent = JudgeReady | JudgeProgress | RequestAnswered | CheckAnswered | JudgeLost
 
 
 class Client:
@@ -47,7 +47,7 @@ class Client:
             start_within_s=start_within_s,
         )
 
-    def next_event(self, deadline: float = DEADLINE_S) -> Told:
+    def next_event(self, deadline: float = DEADLINE_S) -> ClientEvent:
         """Return the next event that the client derives from its notices."""
         until = time.monotonic() + deadline
         while time.monotonic() < until:
@@ -56,9 +56,9 @@ class Client:
                 notice = self.inbox.get(timeout=0.02)
             except queue.Empty:
                 continue
-            heard = self.judge.handle(notice)
-            if heard is not None and not isinstance(heard, JudgeProgress):
-                return heard
+            event = self.judge.handle(notice)
+            if event is not None and not isinstance(event, JudgeProgress):
+                return event
         raise TimeoutError("the judge reported nothing")
 
     def ready(self) -> None:
