@@ -72,7 +72,7 @@ def test_the_planner_records_closed_accounts_once_though_it_was_killed_between(s
     assert unrecorded_accounts(site.workspace)[0].ended
 
 
-def test_a_purse_counts_each_account_once_while_it_moves_into_the_ledger(site: Site) -> None:
+def test_spending_counts_each_account_once_while_it_moves_into_the_ledger(site: Site) -> None:
     write_account(site.workspace, account("a", usd=1.0))
     write_account(site.workspace, account("b", worker="w02", usd=2.0))
     with Repo(site.workspace) as repo:

@@ -46,7 +46,7 @@ def test_a_failure_names_the_first_failing_workload_and_what_to_do() -> None:
     assert "to do: read the pattern" in text
 
 
-def test_answers_stay_short_whatever_the_compiler_says() -> None:
+def test_answers_stay_short_for_any_compiler_output() -> None:
     failure = entry(Verdict.COMPILE_ERROR, None).model_copy(update={"reason": "error " * 10_000})
     assert len(outcome_text(failure, best=None, axes=AXES)) < 1500
     results = tuple(work(str(n), latency_us=1.0, baseline_us=2.0, speedup=2.0) for n in range(500))

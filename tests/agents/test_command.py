@@ -72,7 +72,7 @@ def test_a_script_improves_a_kernel_and_submits(site: Site) -> None:
     assert "Agent: command" in git(site.root, "log", "-1", "--format=%B", "agents/main/w01/t/one")
 
 
-def test_a_command_that_fails_is_said_with_its_last_words(site: Site) -> None:
+def test_a_failed_command_is_reported_with_its_last_output(site: Site) -> None:
     configure(site, "echo no licence here >&2; exit 3")
     agents_site.assign(site, agents_site.row("t/one"))
     site.start("worker", "w01")
@@ -119,7 +119,7 @@ def test_requests_that_are_none_are_refused(site: Site) -> None:
     agents_site.wait_for_status(site, "refused all", lambda status: status.last_message.endswith("3"))
 
 
-def test_the_hosts_network_is_there_when_it_is_asked_for_and_said(site: Site) -> None:
+def test_the_hosts_network_is_available_on_request_and_reported(site: Site) -> None:
     ask = "python3 -c 'import socket; socket.create_connection((\"127.0.0.1\", {port}), 5)' && echo reached"
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]

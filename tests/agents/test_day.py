@@ -99,16 +99,16 @@ def test_a_day_with_agents(site: Site, tmp_path: Path) -> None:
     agents_site.assign(site, Assignment(worker="w01", problem="t/one", state="pinned", wanted="make it faster"))
     with scripted(script) as model:
         pid = start(site, model)
-        the_morning_looks_in_and_leaves(site, pid)
-        at_noon_a_person_has_another_plan(site)
-        it_stops_and_says_so(site)
-        it_goes_on_and_the_machine_dies(site, model, pid)
+        a_person_follows_the_run_and_disconnects(site, pid)
+        a_person_changes_the_plan(site)
+        a_person_stops_the_run(site)
+        the_resumed_run_is_killed(site, model, pid)
     assert agents_site.verdicts(site, "t/one") == ["INCORRECT_NUMERICAL", "PASSED"], "nothing was evaluated twice"
-    the_evening_reads_and_merges(site, remote)
-    the_report_has_it_all(site)
+    a_person_reviews_and_merges(site, remote)
+    the_report_shows_both_problems(site)
 
 
-def the_morning_looks_in_and_leaves(site: Site, pid: int) -> None:
+def a_person_follows_the_run_and_disconnects(site: Site, pid: int) -> None:
     follower = attach(site)
     watch = ("status", "--watch")
     with on_terminal(site.root, *watch, columns=80, lines=24, environment=site.environment()) as terminal:
@@ -123,7 +123,7 @@ def the_morning_looks_in_and_leaves(site: Site, pid: int) -> None:
     os.kill(pid, signal.SIGHUP)  # the terminal closes
 
 
-def at_noon_a_person_has_another_plan(site: Site) -> None:
+def a_person_changes_the_plan(site: Site) -> None:
     edit_the_table(site, "| w01 | t/two | pinned | make it faster |")
     agents_site.wait_for_status(site, "works on t/two", lambda status: status.problem == "t/two")
     wait_until(lambda: agents_site.verdicts(site, "t/two") == ["PASSED", "PASSED"], event="two kernels", deadline_s=240)
@@ -131,7 +131,7 @@ def at_noon_a_person_has_another_plan(site: Site) -> None:
     assert "| w01 | t/two | pinned | make it faster |" in git(site.root, "show", "main:COORDINATION.md")
 
 
-def it_stops_and_says_so(site: Site) -> None:
+def a_person_stops_the_run(site: Site) -> None:
     follower = attach(site)
     stopped = site.call("stop")
     assert stopped.returncode == 0, stopped.stdout
@@ -141,7 +141,7 @@ def it_stops_and_says_so(site: Site) -> None:
     site.no_strays()
 
 
-def it_goes_on_and_the_machine_dies(site: Site, model: ScriptedModel, before: int) -> None:
+def the_resumed_run_is_killed(site: Site, model: ScriptedModel, before: int) -> None:
     pid = start(site, model)
     assert pid != before
     follower = attach(site)
@@ -152,7 +152,7 @@ def it_goes_on_and_the_machine_dies(site: Site, model: ScriptedModel, before: in
     site.no_strays()
 
 
-def the_evening_reads_and_merges(site: Site, remote: Path) -> None:
+def a_person_reviews_and_merges(site: Site, remote: Path) -> None:
     log = site.call("log", "t/two").stdout
     assert re.search(r"PASSED +\d+\.\d us +1\.(59|60)\dx \[.*and unroll it$", log, re.MULTILINE), log
     review = site.call("review", "t/two")
@@ -166,7 +166,7 @@ def the_evening_reads_and_merges(site: Site, remote: Path) -> None:
     assert site.call("audit").returncode == 0
 
 
-def the_report_has_it_all(site: Site) -> None:
+def the_report_shows_both_problems(site: Site) -> None:
     data = report_data(site)
     assert (data["headline"]["problems"], data["headline"]["confirmed"]) == (2, 2)
     assert data["headline"]["usd"] > 0

@@ -106,7 +106,7 @@ def test_a_cuda_example_compiles_without_spills(name: str, architecture: str, tm
 @pytest.mark.parametrize(
     "name", sorted(name for name, architectures in ARCHITECTURES.items() if len(architectures) == 1)
 )
-def test_a_sample_of_one_architecture_says_so_and_the_other_refuses_it(name: str, tmp_path: Path) -> None:
+def test_a_sample_of_one_architecture_names_it_and_fails_on_the_other(name: str, tmp_path: Path) -> None:
     (own,) = ARCHITECTURES[name]
     spec = load_solution(PACK / "examples" / name).spec
     assert (spec.notes or "").startswith(f"{own} only;")
@@ -238,7 +238,7 @@ def test_a_search_without_a_hit_shows_the_contents() -> None:
     assert len({section.title for section in sections()}) > 20
 
 
-def test_only_allowed_languages_are_told_of() -> None:
+def test_prompts_name_only_allowed_languages() -> None:
     cute = prompting.system(Config(languages=("cute_dsl",)), worker="w01", target="h200")
     assert "Languages allowed: cute_dsl." in cute
     assert "@triton.jit" not in cute

@@ -46,7 +46,7 @@ def good(*before: Step) -> list[Step]:
 
 
 @pytest.mark.slow
-def test_a_short_rate_limit_is_waited_out_unseen(site: Site) -> None:
+def test_a_short_rate_limit_only_delays_the_session(site: Site) -> None:
     with at_work(site, lambda _: good(Fail(429, retry_after="1", times=2))) as (model, _):
         done(site)
         assert len({request.session for request in model.requests}) == 1
@@ -57,7 +57,7 @@ def test_a_short_rate_limit_is_waited_out_unseen(site: Site) -> None:
 
 
 @pytest.mark.slow
-def test_a_long_rate_limit_pauses_the_session_which_goes_on_by_its_id(site: Site) -> None:
+def test_a_long_rate_limit_pauses_the_session_which_is_resumed_by_its_id(site: Site) -> None:
     with at_work(site, lambda _: good(Fail(429, retry_after="6"))) as (model, _):
         agents_site.wait_for_status(site, "waits", lambda status: status.state == "waiting for the model")
         assert 3.0 < api_backoff.read_backoff(site.workspace).wait_s() <= 6.0
@@ -89,7 +89,7 @@ def test_a_refused_credential_stops_the_worker_with_a_sentence(site: Site) -> No
 
 
 @pytest.mark.slow
-def test_a_dropped_stream_is_asked_for_again_and_both_are_paid_for(site: Site) -> None:
+def test_a_dropped_stream_is_requested_again_and_both_requests_are_paid(site: Site) -> None:
     with at_work(site, lambda _: good(Drop())) as (model, _):
         done(site)
         answers = len(model.requests)
@@ -163,7 +163,7 @@ def test_a_killed_cli_is_resumed_with_its_work_and_its_money(site: Site) -> None
 
 
 @pytest.mark.slow
-def test_a_killed_harness_leaves_no_process_and_goes_on_where_it_was(site: Site) -> None:
+def test_a_killed_harness_leaves_no_process_and_resumes(site: Site) -> None:
     def script(_: ModelRequest) -> list[Step]:
         return [
             *agents_site.kernel("t/one", "stub: speedup=1.5"),
@@ -234,7 +234,7 @@ def test_a_governor_ends_the_session(site: Site, settings: str, script: list[Ste
 
 
 @pytest.mark.slow
-def test_a_worker_that_never_submits_is_taken_at_its_word(site: Site) -> None:
+def test_an_agent_that_ends_twice_without_a_submission_is_done(site: Site) -> None:
     with at_work(site, lambda _: [Say("I am thinking.")] * 9, daemon=False) as (model, _):
         done(site)
         assert len(model.requests) == 2

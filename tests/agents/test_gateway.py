@@ -90,7 +90,7 @@ def test_an_answer_passes_and_is_counted(workspace: Workspace, model: ScriptedMo
 
 
 @pytest.mark.parametrize("path", ["/v1/files", "/v1/messages/batches", "/", "/v1/messages/../files", "/admin"])
-def test_nothing_but_the_messages_api_passes(workspace: Workspace, model: ScriptedModel, path: str) -> None:
+def test_only_the_messages_api_passes(workspace: Workspace, model: ScriptedModel, path: str) -> None:
     status, _ = ask(workspace, model, path=path)
     assert status == 404
     assert (model.requests, model.other_requests) == ([], [])
@@ -103,7 +103,7 @@ def test_a_session_past_its_budget_is_refused(workspace: Workspace, model: Scrip
     assert model.requests == []
 
 
-def test_everybody_waits_when_one_meets_the_limit(workspace: Workspace) -> None:
+def test_all_sessions_wait_when_one_meets_the_limit(workspace: Workspace) -> None:
     with scripted(lambda _: [Fail(529, times=50)]) as model:
         status, text = ask(workspace, model)
     assert status == 429
@@ -111,7 +111,7 @@ def test_everybody_waits_when_one_meets_the_limit(workspace: Workspace) -> None:
     assert api_backoff.read_backoff(workspace).failures > 1
 
 
-def test_a_fleet_that_was_stopped_asks_nothing(workspace: Workspace, model: ScriptedModel) -> None:
+def test_stopped_sessions_send_no_request(workspace: Workspace, model: ScriptedModel) -> None:
     api_backoff.stop_requests(workspace, "the key is bad")
     assert ask(workspace, model)[0] == 401
     assert model.requests == []
@@ -135,7 +135,7 @@ def test_back_off_doubles_to_its_limit_and_ends_with_success(
     assert api_backoff.read_backoff(workspace).failures == 0
 
 
-def test_no_credential_is_said() -> None:
+def test_a_missing_credential_is_reported() -> None:
     with pytest.raises(ConfigurationError, match="no credential for the model"):
         Upstream.of_environment({})
     token = Upstream.of_environment({"ANTHROPIC_AUTH_TOKEN": "t"})
@@ -168,7 +168,7 @@ def test_the_output_of_a_stream_that_broke_off_is_estimated() -> None:
     assert used.spent().output_tokens == 90, "what the model API reports counts"
 
 
-def test_an_unknown_model_counts_as_the_dearest_and_a_runs_own_price_comes_first() -> None:
+def test_an_unknown_model_has_the_highest_price_unless_the_run_sets_one() -> None:
     million = Spent(input_tokens=1_000_000, cache_read_tokens=1_000_000)
     assert usd(million, price_of("brand-new", {})) == pytest.approx(16.5)
     assert usd(million, price_of("claude-haiku-4-5", {"claude-haiku*": Price(input=2, output=1)})) == pytest.approx(2.2)

@@ -27,7 +27,7 @@ def names(directory: Path) -> list[str]:
     return sorted(path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file())
 
 
-def test_files_are_taken_over_and_what_is_gone_goes(solution_dir: Path, tmp_path: Path) -> None:
+def test_files_are_copied_and_deleted_files_are_removed(solution_dir: Path, tmp_path: Path) -> None:
     into = tmp_path / "worktree"
     (into / "old/deep").mkdir(parents=True)
     (into / "old/deep/file").write_text("old")
@@ -64,7 +64,7 @@ def test_links_and_special_files_are_refused_and_nothing_changes(solution_dir: P
     assert not (tmp_path / "worktree").exists()
 
 
-def test_too_many_files_and_too_deep_ones_are_told_apart(solution_dir: Path, tmp_path: Path) -> None:
+def test_too_many_files_and_too_deep_ones_have_different_messages(solution_dir: Path, tmp_path: Path) -> None:
     deep = solution_dir / "/".join("abcdefghi")
     deep.mkdir(parents=True)
     (deep / "part.h").touch()

@@ -149,7 +149,7 @@ def account_of(session: str, *, began: str) -> Account:
     return replace(account, id=f"account-{session}")
 
 
-def test_a_transcript_that_is_not_there_is_said_with_what_there_is(site: Site) -> None:
+def test_a_missing_transcript_is_reported_with_the_existing_ones(site: Site) -> None:
     unknown_worker = site.call("transcript", "w09")
     assert unknown_worker.returncode == 1
     assert "there is no session of w09 in run main; workers with sessions: none" in unknown_worker.stdout

@@ -47,7 +47,7 @@ def test_every_combination_is_tried_once_the_committed_one_first(tmp_path: Path)
     assert "all 12 combinations" in bench.notes[0]
 
 
-def test_what_is_known_is_not_tried_again_but_learned_from(tmp_path: Path) -> None:
+def test_known_results_are_used_and_not_tried_again(tmp_path: Path) -> None:
     bench = Bench(good)
     end_of(TunerSession(bench.brief(write_solution(tmp_path / "a"), budget=SessionBudget(evaluations=7))))
     end = end_of(TunerSession(bench.brief(write_solution(tmp_path / "b"), "w02", seed=2)))
@@ -60,7 +60,7 @@ def test_what_is_known_is_not_tried_again_but_learned_from(tmp_path: Path) -> No
     assert len(bench.tried) == 12
 
 
-def test_two_tuners_at_once_never_meet_and_go_different_ways(tmp_path: Path) -> None:
+def test_concurrent_tuners_try_different_combinations_in_different_orders(tmp_path: Path) -> None:
     bench = Bench(good)
     sessions: list[Iterator[Event]] = [
         TunerSession(bench.brief(write_solution(tmp_path / name), name, seed=seed)).events()
@@ -137,7 +137,7 @@ def test_it_ends_between_two_trials_when_interrupted(tmp_path: Path) -> None:
     assert len(bench.tried) == bench.judged == 1
 
 
-def test_it_ends_when_told_to_stop_while_waiting(tmp_path: Path) -> None:
+def test_it_ends_on_a_stop_while_waiting(tmp_path: Path) -> None:
     bench = Bench(good)
     bench.stop_after = 2
     assert end_of(TunerSession(bench.brief(write_solution(tmp_path)))).reason == "interrupted"
@@ -159,7 +159,7 @@ def test_without_tune_the_solution_is_judged_as_it_is(tmp_path: Path) -> None:
     assert (end.reason, bench.judged) == ("exhausted", 1)
 
 
-def test_a_session_says_what_it_does_and_can_be_named_again(tmp_path: Path) -> None:
+def test_a_session_reports_its_activity_and_has_an_id(tmp_path: Path) -> None:
     bench = Bench(good)
     session = TunerSession(bench.brief(write_solution(tmp_path)))
     texts = [event.text for event in session.events() if isinstance(event, Text)]

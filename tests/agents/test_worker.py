@@ -44,7 +44,7 @@ def at_work(site: Site, *workers: str) -> Iterator[None]:
         assert process.returncode == 0, output
 
 
-def test_a_worker_searches_its_problem_then_waits_and_moves_when_told(site: Site) -> None:
+def test_a_worker_searches_its_problem_then_waits_and_moves_on_assignment(site: Site) -> None:
     for name in ("left", "unsaved"):
         write_problem(site.root, f"t/{name}")
     git(site.root, "add", "--all")
@@ -175,7 +175,7 @@ def test_one_process_a_worker(site: Site) -> None:
         assert "harness worker w01" in second_start.stdout
 
 
-def test_kinds_that_cannot_work_say_what_they_need(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kinds_that_cannot_work_name_their_requirements(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     assert kind_of(Config()) == "tuner"
     for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"):
         monkeypatch.delenv(name, raising=False)
@@ -192,7 +192,7 @@ def test_kinds_that_cannot_work_say_what_they_need(site: Site, monkeypatch: pyte
 
 
 @pytest.mark.slow
-def test_a_killed_worker_leaves_nothing_that_the_next_one_stumbles_over(site: Site) -> None:
+def test_a_killed_worker_leaves_no_obstacle_for_the_next(site: Site) -> None:
     assign(site, row("t/one"))
     first = site.start("worker", "w01")
     wait_for_status(site, "waits for a verdict", lambda status: status.state == "waiting")

@@ -66,7 +66,7 @@ def test_a_detached_run_survives_a_hangup_and_is_followed_to_its_end(site: Site)
     assert "the last one ended: 2 evaluations are made (exit code 0)" in ended.stdout
 
 
-def test_a_run_that_cannot_work_says_why_and_gives_its_exit_code(site: Site) -> None:
+def test_a_run_that_cannot_work_reports_the_reason_and_its_exit_code(site: Site) -> None:
     log = site.workspace.logs / "start.out"
     log.parent.mkdir(parents=True)
     log.write_text("of the run before\n")

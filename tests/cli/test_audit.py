@@ -54,13 +54,13 @@ def test_scripts_get_json(place: Place) -> None:
     assert [(ledger_break["file"], ledger_break["seq"]) for ledger_break in report["breaks"]] == [(FILE, 3)]
 
 
-def test_without_a_workspace_it_says_what_to_do(tmp_path: Path) -> None:
+def test_without_a_workspace_it_fails_with_the_fix(tmp_path: Path) -> None:
     ran = harness(tmp_path, "audit")
     assert ran.returncode == 2
     assert "make one with `harness init DIR`" in ran.stderr
 
 
-def test_without_its_branch_it_says_so(tmp_path: Path) -> None:
+def test_a_missing_branch_is_reported(tmp_path: Path) -> None:
     workspace = make_workspace(tmp_path / "w")
     git(workspace.root, "branch", "-m", "main", "trunk")
     ran = harness(workspace.root, "audit")

@@ -54,5 +54,5 @@ def test_suites_and_globs_are_completed(site: Site) -> None:
     assert complete(site, "harness init --problems rope,s", 3) == ["rope,sampling", "rope,ssm", "rope,starter"]
 
 
-def test_outside_a_workspace_nothing_is_completed_and_nothing_said(site: Site, tmp_path: Path) -> None:
+def test_outside_a_workspace_nothing_is_completed_and_nothing_printed(site: Site, tmp_path: Path) -> None:
     assert complete(Site(tmp_path, site.scratch), "harness pr t", 2) == []

@@ -31,7 +31,7 @@ def without(tmp_path: Path, *missing: str) -> str:
     return str(directory)
 
 
-def test_a_machine_that_can_work_is_told_so(site: Site) -> None:
+def test_a_complete_machine_passes_all_checks(site: Site) -> None:
     done = site.call("doctor")
     assert done.returncode == 0, done.stdout
     for check in (

@@ -48,7 +48,7 @@ def test_a_solution_in_its_problem_is_judged_and_shown(tmp_path: Path, judge_cac
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("judge")
-def test_a_wrong_solution_exits_with_1_and_says_why(tmp_path: Path) -> None:
+def test_a_wrong_solution_exits_with_1_and_the_reason(tmp_path: Path) -> None:
     problem = write_problem(tmp_path)
     wrong = write_cpp(tmp_path / "wrong", KERNEL.replace("i = 0", "i = 1"))
     done = _harness(tmp_path, "evaluate", str(wrong), "--problem", str(problem), "--against", "eager", "--json")
@@ -70,7 +70,7 @@ def test_a_wrong_solution_exits_with_1_and_says_why(tmp_path: Path) -> None:
         (("baseline", "made/scale", "--max-usd", "5"), "limit what --make starts; add --make"),
     ],
 )
-def test_what_leads_nowhere_is_a_usage_error(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
+def test_an_invalid_path_is_a_usage_error(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
     write_problem(tmp_path)
     (tmp_path / "their.json").write_text("{}")
     done = _harness(tmp_path, *arguments)
@@ -136,7 +136,7 @@ def test_a_candidate_is_raced_with_the_fastest_baseline_by_either_clock(tmp_path
     )  # the requested variant is the baseline of both clocks
 
 
-def test_times_kept_by_one_clock_only_are_measured_anew(tmp_path: Path, stub: dict[str, str]) -> None:
+def test_times_of_one_clock_only_are_measured_again(tmp_path: Path, stub: dict[str, str]) -> None:
     assert _harness(tmp_path, "evaluate", "made/scale/solutions/cpu", **stub).returncode == 0
     (cache_file,) = (tmp_path / "cache" / "kernel-harness" / "baselines").iterdir()
     cache_file.write_text(json.dumps({"n40000": {"eager": 1.0, "compile": 2.0}}))

@@ -114,7 +114,7 @@ def test_130_is_ctrl_c(shared: Site) -> None:
 
 
 @pytest.mark.parametrize("arguments", [("--help",), ("problems", "list")])
-def test_141_is_an_output_that_nobody_reads(shared: Site, arguments: tuple[str, ...]) -> None:
+def test_141_is_an_output_without_a_reader(shared: Site, arguments: tuple[str, ...]) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     try:

@@ -71,7 +71,7 @@ def test_an_extension_names_its_binding(tmp_path: Path, binding: str | None, mea
     assert (spec.language, spec.binding, spec.compile) == ("cuda_cpp", means, loaded.spec.compile)
 
 
-def test_it_comes_back_as_it_went(tmp_path: Path) -> None:
+def test_an_exported_solution_is_imported_unchanged(tmp_path: Path) -> None:
     loaded = solution(tmp_path / "s", "triton", "kernel.py", PYTHON, destination_passing=False)
     file = tmp_path / "solution.json"
     file.write_text(json.dumps(solution_document(loaded, **GIVEN)))
@@ -79,7 +79,7 @@ def test_it_comes_back_as_it_went(tmp_path: Path) -> None:
     assert (spec.language, spec.entry, spec.destination_passing) == ("triton", "kernel.py::run", False)
 
 
-def test_what_the_format_has_no_word_for_is_refused(tmp_path: Path) -> None:
+def test_features_that_the_format_lacks_are_refused(tmp_path: Path) -> None:
     loaded = solution(tmp_path / "s", "cpp", "kernel.cpp", 'extern "C" void run() {}\n')
     with pytest.raises(FormatError, match="language cpp cannot be exported: a C"):
         solution_document(loaded, **GIVEN)

@@ -35,7 +35,7 @@ def test_an_unknown_verb_is_a_usage_error() -> None:
     assert "No such command 'frobnicate'" in done.stderr
 
 
-def test_outside_a_workspace_the_error_says_what_to_do_without_a_traceback(tmp_path: Path) -> None:
+def test_outside_a_workspace_the_error_has_a_fix_and_no_traceback(tmp_path: Path) -> None:
     done = run("status", cwd=tmp_path)
     assert done.returncode == 2
     assert "no workspace here" in done.stderr
@@ -43,7 +43,7 @@ def test_outside_a_workspace_the_error_says_what_to_do_without_a_traceback(tmp_p
     assert "Traceback" not in done.stderr
 
 
-def test_help_does_not_import_the_world() -> None:
+def test_help_imports_no_heavy_module() -> None:
     code = """
 import sys
 sys.argv = ["harness", "--help"]

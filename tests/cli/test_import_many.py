@@ -83,7 +83,7 @@ def read(directory: Path) -> Problem:
         ),
     ],
 )
-def test_what_speaks_against_a_reference(tmp_path: Path, reference: str, expected: list[str]) -> None:
+def test_unmet_requirements_of_a_reference(tmp_path: Path, reference: str, expected: list[str]) -> None:
     write(tmp_path / "one", reference=reference)
     assert unmet_requirements(read(tmp_path / "one"), "cpu", memory_bytes=1e9) == expected
 

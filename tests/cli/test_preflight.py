@@ -233,7 +233,7 @@ def machine(cache: Path, *devices: str) -> RunPlan:
     return RunPlan(None, Config(), DeviceChoice(devices or ("cpu",), "cpu", ""), "tuner", cache)
 
 
-def test_a_script_that_agent_binds_names_is_visible(tmp_path: Path) -> None:
+def test_a_script_in_agent_binds_is_visible(tmp_path: Path) -> None:
     script = tmp_path / "agent.py"
     script.write_text("")
     command = AgentConfig(kind="command", command=f"python3 {script}")

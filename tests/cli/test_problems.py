@@ -169,7 +169,7 @@ def test_check_takes_a_directory_outside_any_workspace(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "ok   s/p  1 workload\n1 problem, 0 with errors\n")
 
 
-def test_import_says_what_is_usable_and_why_not(harness: Run, tmp_path: Path) -> None:
+def test_import_reports_usable_problems_and_the_reasons_of_the_others(harness: Run, tmp_path: Path) -> None:
     write_problem(tmp_path / "bench/L1/good")
     write_problem(tmp_path / "bench/L1/bad", "[]")
     out = harness("import", "--trust", str(tmp_path / "bench"), code=1).stdout.splitlines()

@@ -23,7 +23,7 @@ def enter_forged_evaluation(site: Site, speedup: float) -> None:
         ledger.append(measurement.model_copy(update={"candidate": candidate}))
 
 
-def test_what_was_measured_comes_out_again_and_what_was_invented_does_not(site: Site) -> None:
+def test_a_measurement_is_reproduced_and_a_forged_one_is_not(site: Site) -> None:
     site.submit("w01", "t/one", "stub: speedup=1.5")
     site.submit("w02", "t/one", "stub: speedup=1.1")
     assert site.call("daemon", "--once").returncode == 0
@@ -44,7 +44,7 @@ def test_what_was_measured_comes_out_again_and_what_was_invented_does_not(site: 
     assert "1 of 1 entries could not be reproduced: t/two seq 1" in ran.stdout
 
 
-def test_a_device_that_is_not_here_is_said(site: Site) -> None:
+def test_a_missing_device_is_reported(site: Site) -> None:
     ran = site.call("audit", "--rerun", "1", "--device", "nonsense", extra={"HARNESS_JUDGE_COMMAND": ""})
     assert ran.returncode == 2
     assert "nonsense" in ran.stdout

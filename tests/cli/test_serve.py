@@ -73,7 +73,7 @@ def data_of(stream: http.client.HTTPResponse) -> str:
         ("judge: {sandbox: none}\n", "127.0.0.1", "candidates run without a sandbox"),
     ],
 )
-def test_weaker_protection_is_warned_of(workspace: Workspace, text: str, bind: str, warning: str | None) -> None:
+def test_weaker_protection_gives_a_warning(workspace: Workspace, text: str, bind: str, warning: str | None) -> None:
     workspace.config_file.write_text(text)
     warnings = list(_warnings(load_config(workspace), bind))
     assert len(warnings) == (warning is not None)

@@ -114,7 +114,7 @@ def test_minutes_end_it_and_a_judge_that_was_never_ready_is_an_error(site: Site)
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 0, marks=pytest.mark.slow)]
 )
-def test_it_ends_cleanly_on_a_signal_and_goes_on_later(site: Site, number: int, code: int) -> None:
+def test_it_ends_cleanly_on_a_signal_and_resumes_later(site: Site, number: int, code: int) -> None:
     process = site.start(*ONE)
     until_judging(site)
     process.send_signal(number)
@@ -129,7 +129,7 @@ def test_it_ends_cleanly_on_a_signal_and_goes_on_later(site: Site, number: int, 
 
 
 @pytest.mark.slow
-def test_killed_it_leaves_nothing_running_and_goes_on_where_it_was(site: Site) -> None:
+def test_a_killed_run_leaves_no_process_and_resumes(site: Site) -> None:
     process = site.start(*START)
     until_judging(site)
     process.kill()
@@ -147,7 +147,7 @@ def test_killed_it_leaves_nothing_running_and_goes_on_where_it_was(site: Site) -
     ["daemon", "planner", "worker-w01"],
 )
 @pytest.mark.slow
-def test_a_part_that_dies_is_started_again_and_that_is_said(site: Site, part: str) -> None:
+def test_a_killed_part_is_restarted_with_a_message(site: Site, part: str) -> None:
     process = site.start(*START)
     until_judging(site)
     os.kill(pids(site)[part], signal.SIGKILL)
@@ -234,7 +234,7 @@ def test_the_live_panel_has_a_line_for_each_worker_at_any_width(columns: int) ->
     assert all(line[-1].endswith("…") == (columns == 80) for line in lines), "only the message is cut"
 
 
-def test_outside_a_workspace_it_says_so(site: Site, tmp_path: Path) -> None:
+def test_outside_a_workspace_it_is_an_error(site: Site, tmp_path: Path) -> None:
     elsewhere = Site(tmp_path, site.scratch)
     done = elsewhere.call("start")
     assert done.returncode == 2

@@ -45,7 +45,7 @@ def row_of(output: str, problem: str) -> str:
     return row
 
 
-def test_the_table_tells_how_every_problem_stands(workspace: Workspace) -> None:
+def test_the_table_has_the_standing_of_every_problem(workspace: Workspace) -> None:
     ran = harness(workspace.root, "status")
     assert (ran.returncode, ran.stderr) == (0, "")
     assert "run main, target cpu" in ran.stdout
@@ -76,7 +76,7 @@ def test_another_run_stands_apart(workspace: Workspace) -> None:
     assert problems == {PROBLEM: 0, "starter/rope": 0, "starter/swiglu": 1}
 
 
-def test_what_runs_is_shown_and_what_died_is_not(workspace: Workspace) -> None:
+def test_running_processes_are_shown_and_ended_ones_are_not(workspace: Workspace) -> None:
     judge = JudgeStatus(device="cpu", state="busy", kind="evaluation", problem=PROBLEM, stage="timing", worker="w01")
     write_status(workspace, DaemonStatus(queued=3, judges=(judge,)))
     write_status(workspace, WorkerStatus(worker="w01", agent="tuner", state="waiting", problem=PROBLEM))
@@ -90,7 +90,7 @@ def test_what_runs_is_shown_and_what_died_is_not(workspace: Workspace) -> None:
     assert (running["worker-w01"]["pid"], running["worker-w01"]["state"]) == (os.getpid(), "waiting")
 
 
-def test_a_checkout_that_lags_behind_is_said(workspace: Workspace) -> None:
+def test_a_checkout_that_lags_behind_is_reported(workspace: Workspace) -> None:
     path = workspace.root / "ledger" / f"{PROBLEM}.yaml"
     path.write_text(path.read_text() + "# mine\n")
     with Repo(workspace) as repo, Ledger(workspace, repo, branch="main") as ledger:

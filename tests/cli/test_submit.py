@@ -27,7 +27,7 @@ def write(worktree: Path, text: str) -> None:
     (worktree / "problems/t/one/solutions/cpu/kernel.cpp").write_text(f"{KERNEL}// {text}\n")
 
 
-def test_what_passes_is_committed_judged_and_told(site: Site, worktree: Path) -> None:
+def test_a_passing_solution_is_committed_judged_and_reported(site: Site, worktree: Path) -> None:
     site.start("daemon")
     write(worktree, "stub: speedup=1.25")
     done = inside(site, worktree).call("submit", "-m", "Try less work")
@@ -47,7 +47,7 @@ def test_what_passes_is_committed_judged_and_told(site: Site, worktree: Path) ->
     assert sum(request["kind"] == "evaluation" for request in site.requests()) == 1
 
 
-def test_what_does_not_pass_is_exit_code_1(site: Site, worktree: Path) -> None:
+def test_a_failing_solution_gives_exit_code_1(site: Site, worktree: Path) -> None:
     site.start("daemon")
     write(worktree, "stub: verdict=INCORRECT_NUMERICAL")
     done = inside(site, worktree).call("submit")
@@ -55,7 +55,7 @@ def test_what_does_not_pass_is_exit_code_1(site: Site, worktree: Path) -> None:
     assert "INCORRECT_NUMERICAL" in done.stdout
 
 
-def test_without_waiting_the_commit_is_told(site: Site, worktree: Path) -> None:
+def test_without_waiting_the_commit_is_printed(site: Site, worktree: Path) -> None:
     write(worktree, "anything")
     done = inside(site, worktree).call("submit", "--no-wait", "--json")
     assert done.returncode == 0, done.stdout
@@ -72,7 +72,7 @@ def test_the_starting_solution_is_a_candidate_too(site: Site, worktree: Path) ->
     assert git(site.root, "rev-parse", f"{commit}^") == before
 
 
-def test_nobody_judging_is_said_after_the_deadline(site: Site, worktree: Path) -> None:
+def test_a_missing_daemon_is_reported_after_the_deadline(site: Site, worktree: Path) -> None:
     write(worktree, "anything")
     done = inside(site, worktree).call("submit", "--deadline", "0.3")
     assert done.returncode == 1
@@ -104,7 +104,7 @@ def test_a_language_that_the_run_does_not_allow_is_refused(site: Site, worktree:
     assert "`language` is cpp; this run allows triton" in done.stdout
 
 
-def test_outside_a_worktree_it_says_where_to_go(site: Site) -> None:
+def test_outside_a_worktree_it_names_the_place_of_worktrees(site: Site) -> None:
     done = site.call("submit")
     assert done.returncode == 2
     assert "workspaces/<worker>/<suite>/<name>/" in done.stdout

@@ -73,7 +73,7 @@ def test_the_same_versions_give_the_same_files(
     assert files(tmp_path) == expected
 
 
-def test_a_graph_that_is_there_already_is_skipped(
+def test_an_existing_graph_is_skipped(
     extracted: tuple[Path, subprocess.CompletedProcess[str]],
 ) -> None:
     into, _ = extracted

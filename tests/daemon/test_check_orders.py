@@ -138,7 +138,7 @@ def test_a_worker_has_one_check_at_a_time_and_waits_for_its_next(
     assert "third" not in workers.replies
 
 
-def test_a_judge_that_ends_and_a_problem_that_is_missing_are_told(
+def test_a_judge_that_ends_and_a_missing_problem_are_reported(
     orders: CheckOrders, workers: Workers, tmp_path: Path
 ) -> None:
     judge = RecordingClient(tmp_path)

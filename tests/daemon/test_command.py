@@ -66,7 +66,7 @@ def test_another_run_has_branches_of_its_own(site: Site) -> None:
     assert {entry.run for entry in site.entries()} == {"night"}
 
 
-def test_it_dies_with_its_supervisor_and_takes_the_judge_along(site: Site) -> None:
+def test_the_daemon_and_its_judge_end_with_the_supervisor(site: Site) -> None:
     supervisor = subprocess.Popen(["sleep", "60"])
     try:
         # The supervisor is not the parent: it ended before the daemon requested its parent-death signal.

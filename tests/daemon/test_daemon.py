@@ -61,7 +61,7 @@ def test_the_judge_is_asked_about_snapshots_of_commits_and_the_fastest_baseline(
     assert not (problem / "solutions").exists()
 
 
-def test_the_fastest_baseline_by_either_clock_is_told_and_entered(site: Site, once: Once) -> None:
+def test_the_fastest_baseline_by_either_clock_is_reported_and_entered(site: Site, once: Once) -> None:
     write_problem(site.root, "t/one", description="stub: two-clocks")
     git(site.root, "commit", "--quiet", "-a", "-m", "Measure by two clocks")
     site.submit("w01", "t/one", "for either clock")
@@ -75,7 +75,9 @@ def test_the_fastest_baseline_by_either_clock_is_told_and_entered(site: Site, on
     assert baseline.baselines["t/one-0"]["compile"] == 100.0
 
 
-def test_a_commit_made_while_the_daemon_runs_is_judged_and_its_worker_told(site: Site, daemon: Daemon) -> None:
+def test_a_commit_made_while_the_daemon_runs_is_judged_with_an_outcome_for_its_worker(
+    site: Site, daemon: Daemon
+) -> None:
     with daemon() as running:
         first = running.entry_of(site.submit("w01", "t/one", "stub: speedup=1.2"))
         second = running.entry_of(site.submit("w01", "t/two", "stub: verdict=INCORRECT_NUMERICAL"))
@@ -236,7 +238,7 @@ def test_a_new_judge_version_measures_again(site: Site, once: Once, monkeypatch:
     assert len({entry.environment.judge for entry in of(site.entries(), commit) if entry.environment}) == 2
 
 
-def test_a_malformed_problem_is_said_and_keeps_nobody_else_waiting(site: Site, daemon: Daemon) -> None:
+def test_a_malformed_problem_is_reported_and_delays_no_other(site: Site, daemon: Daemon) -> None:
     (site.root / "problems/t/one/workload.jsonl").write_text("{")
     git(site.root, "commit", "--quiet", "-am", "Break a problem")
     waiting = site.submit("w01", "t/one", "honest")
@@ -249,7 +251,7 @@ def test_a_malformed_problem_is_said_and_keeps_nobody_else_waiting(site: Site, d
         wait_until(lambda: not site.daemon().messages, event="the end of the message")
 
 
-def test_a_problem_that_breaks_while_its_candidates_wait_holds_nobody_up(site: Site, daemon: Daemon) -> None:
+def test_a_problem_that_breaks_while_its_candidates_wait_delays_no_other(site: Site, daemon: Daemon) -> None:
     go = site.scratch / "go"
     with daemon() as running:
         busy = site.submit("w01", "t/two", f"stub: hold={go}")
@@ -269,7 +271,7 @@ def test_a_problem_that_breaks_while_its_candidates_wait_holds_nobody_up(site: S
         assert running.entry_of(waiting).verdict is Verdict.PASSED
 
 
-def test_a_problem_that_is_taken_away_holds_nobody_up(site: Site, daemon: Daemon) -> None:
+def test_a_removed_problem_delays_no_other(site: Site, daemon: Daemon) -> None:
     git(site.root, "rm", "--quiet", "-r", "problems/t/one")
     with daemon() as running:
         site.submit("w01", "t/one", "an orphan")
@@ -320,7 +322,7 @@ def test_what_is_derived_may_be_deleted_at_any_time(site: Site, daemon: Daemon) 
     assert kinds(site)[EntryKind.EVALUATION] == 2
 
 
-def test_a_second_daemon_is_refused_and_told_who_is_there(site: Site, daemon: Daemon) -> None:
+def test_a_second_daemon_is_refused_with_the_name_of_the_first(site: Site, daemon: Daemon) -> None:
     with daemon() as running:
         running.entry_of(site.submit("w01", "t/one"))
         second = site.run("daemon", "--once")

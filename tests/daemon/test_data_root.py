@@ -12,7 +12,7 @@ from tests.safetensors import write_safetensors
 from tests.site import Site, git
 
 
-def test_the_judge_is_told_where_file_inputs_are(site: Site, once: Once) -> None:
+def test_the_judge_gets_the_directory_of_file_inputs(site: Site, once: Once) -> None:
     write_safetensors(site.root.parent / "data/x.safetensors", "x", "F32", [64], struct.pack("<64f", *range(64)))
     inputs = {"x": {"type": "safetensors", "path": "x.safetensors", "tensor_key": "x"}}
     line = json.dumps({"uuid": "file", "axes": {"n": 64}, "inputs": inputs})

@@ -130,7 +130,9 @@ def test_a_runner_up_is_measured_again_and_takes_the_place_of_a_champion_that_fa
     assert (after.outdated, outdated_note([after])) == ((), [])
 
 
-def test_what_cannot_be_measured_again_stays_marked_and_stops_nobody(site: Site, old: Commit, once: Once) -> None:
+def test_candidates_that_cannot_be_measured_again_stay_marked_and_delay_no_other(
+    site: Site, old: Commit, once: Once
+) -> None:
     git(site.root, "update-ref", "-d", "refs/kept/w01")
     git(site.root, "reflog", "expire", "--expire=now", "--all")
     git(site.root, "prune", "--expire=now")
@@ -144,7 +146,7 @@ def test_what_cannot_be_measured_again_stays_marked_and_stops_nobody(site: Site,
     assert [row["judge_protocol"] for row in for_scripts(after)["outdated"]] == [OLD]
 
 
-def test_what_people_read_of_a_history_says_why_it_does_not_count(site: Site, old: Commit) -> None:
+def test_displays_of_a_history_give_the_reason_why_it_does_not_count(site: Site, old: Commit) -> None:
     reason = "of judge protocol 1 and does not count: numbers of different judge protocols are not compared"
     with Repo(site.workspace) as repo, Index(site.workspace, branch="main") as index:
         index.refresh(repo)

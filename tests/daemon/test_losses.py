@@ -69,7 +69,7 @@ def test_a_candidate_that_hangs_its_judge_times_out(site: Site, once: Once, monk
     assert "did not answer within 0 s" in str(entry.reason)
 
 
-def test_a_reference_that_kills_the_judge_is_invalid_and_its_candidates_are_told(site: Site, once: Once) -> None:
+def test_a_reference_that_kills_the_judge_is_invalid_and_its_candidates_get_the_reason(site: Site, once: Once) -> None:
     write_problem(site.root, "t/one", description="stub: kill")
     git(site.root, "commit", "--quiet", "-am", "A bad reference")
     bad = site.submit("w01", "t/one", "honest")

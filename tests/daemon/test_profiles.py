@@ -87,7 +87,7 @@ def test_the_tool_profiles_what_passed_and_names_workloads() -> None:
     assert len(submissions) == 1
 
 
-def test_an_order_that_nobody_answers_is_withdrawn(site: Site) -> None:
+def test_an_order_without_a_reply_is_withdrawn(site: Site) -> None:
     commit = site.submit("w01", "t/one", "stub: speedup=0.8")
     with pytest.raises(TimeoutError, match="no judge was free for a profile"):
         order_profile(site.workspace, order(commit, "a"), stop=threading.Event(), deadline_s=0.0)

@@ -59,7 +59,7 @@ def test_a_job_that_is_put_last_comes_after_its_workers_others_and_after_other_w
     assert [candidate.key.tree for candidate in drain(queue)] == ["b0", "a1", "b1", "a0"]
 
 
-def test_confirmations_go_first_whoevers_turn_it_is() -> None:
+def test_confirmations_precede_the_turns_of_workers() -> None:
     queue = EvaluationQueue()
     queue.add(job("w01", "a0"))
     queue.add(job("w02", "b0"))

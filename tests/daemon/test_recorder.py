@@ -81,7 +81,7 @@ def test_entering_again_from_what_follows_keeps_the_order(site: Site, ledger: Le
     assert [entry.note for entry in site.entries()] == ["first", "second"]
 
 
-def test_a_commit_that_git_refuses_is_said_and_tried_again(
+def test_a_commit_that_git_refuses_is_reported_and_tried_again(
     site: Site, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     status = StatusWriter(site.workspace)

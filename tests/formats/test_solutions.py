@@ -409,7 +409,7 @@ def test_a_mutated_solution_loads_or_is_a_format_error(data: st.DataObject, tmp_
     assert (solution is None) == bool(errors)
 
 
-def test_the_spec_forbids_what_it_does_not_know() -> None:
+def test_the_spec_forbids_unknown_keys() -> None:
     assert yaml.safe_load(dump_solution(SolutionSpec(language="cpp", entry="a.cpp::f"))) == {
         "language": "cpp",
         "entry": "a.cpp::f",

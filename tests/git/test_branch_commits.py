@@ -112,7 +112,7 @@ def test_appends_come_after_what_the_branch_holds_then(repo: Repo) -> None:
     assert (repo.workspace.root / LEDGER).read_text() == "# head\na\nb\n"
 
 
-def test_an_expected_tip_is_held_to(repo: Repo) -> None:
+def test_an_expected_tip_is_enforced(repo: Repo) -> None:
     first = repo.tip("main")
     repo.commit_files("main", {"a": b"1"}, "one", expect=first)
     with pytest.raises(BranchMovedError, match=f"not at {first[:12]}"):
@@ -162,7 +162,7 @@ def test_a_branch_that_is_not_checked_out_moves_without_a_trace_in_the_checkout(
     assert status(root) == ""
 
 
-def test_a_file_that_a_person_is_editing_is_left_and_said(repo: Repo) -> None:
+def test_a_file_that_a_person_is_editing_is_left_and_reported(repo: Repo) -> None:
     root = repo.workspace.root
     (root / "COORDINATION.md").write_text("mission\nrules\nmy table\n")
     repo.commit_files("main", {"COORDINATION.md": b"plan\n", LEDGER: b"l\n"}, "x")
@@ -181,7 +181,7 @@ def test_a_file_that_a_person_is_editing_is_left_and_said(repo: Repo) -> None:
     assert status(root) == ""
 
 
-def test_a_file_that_a_person_has_staged_is_left_and_said(repo: Repo) -> None:
+def test_a_file_that_a_person_has_staged_is_left_and_reported(repo: Repo) -> None:
     root = repo.workspace.root
     (root / "COORDINATION.md").write_text("staged\n")
     git(root, "add", "COORDINATION.md")
@@ -219,7 +219,7 @@ def test_the_next_commit_makes_up_for_a_delayed_refresh(repo: Repo) -> None:
 
 
 @pytest.mark.usefixtures("short_lock_wait")
-def test_the_mending_command_mends(repo: Repo) -> None:
+def test_the_repair_command_repairs(repo: Repo) -> None:
     root, lock = repo.workspace.root, repo.workspace.root / ".git" / "index.lock"
     lock.touch()
     repo.commit_files("main", {"a file": b"1", "COORDINATION.md": b"plan 1\n"}, "x")
@@ -246,7 +246,7 @@ PLACES = [
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_a_kill_anywhere_is_made_up_for(repo: Repo, place: str) -> None:
+def test_a_kill_at_any_failpoint_is_recovered(repo: Repo, place: str) -> None:
     root, before = repo.workspace.root, repo.tip("main")
     environment = {**os.environ, "HARNESS_FAILPOINT": place}
     command = [sys.executable, "-c", COMMIT, str(root)]

@@ -84,7 +84,7 @@ def test_a_path_that_leaves_the_repository_is_refused(repo: Repo, path: str) -> 
         repo.read(repo.tip("main"), path)
 
 
-def test_commits_are_told_oldest_first_with_their_trailers(repo: Repo) -> None:
+def test_commits_are_listed_oldest_first_with_their_trailers(repo: Repo) -> None:
     root, base = repo.workspace.root, repo.tip("main")
     git(root, "checkout", "-q", "-b", "agents/main/w01/s/p")
     commit_id = commit_by_hand(root, "First\n\nRun: fake\n\nmore text: yes\n\nRun: main\nCost-USD: 0.25", {"a": "1"})
@@ -195,7 +195,7 @@ def test_a_submodule_is_not_exported(repo: Repo, tmp_path: Path) -> None:
         repo.export(repo.tip("main"), "problems/s/q", tmp_path / "out")
 
 
-def test_what_the_repository_must_be_is_said(workspace: Workspace) -> None:
+def test_an_unsuitable_repository_is_reported(workspace: Workspace) -> None:
     assert requirements(workspace) == []
     for key, value in {"extensions.refStorage": "reftable", "core.bare": "true"}.items():
         git(workspace.root, "config", key, value)

@@ -181,7 +181,7 @@ def test_a_broken_worktree_is_repaired_and_keeps_unsaved_work(repo: Repo, damage
     assert [info.complete for info in repo.worktrees()] == [True]
 
 
-def test_a_repair_does_not_bring_back_what_somebody_deleted(repo: Repo) -> None:
+def test_a_repair_does_not_restore_deleted_files(repo: Repo) -> None:
     path = add(repo)
     break_index(path, Path(git(path, "rev-parse", "--absolute-git-dir")))
     (path / SOLUTION).unlink()
@@ -198,7 +198,7 @@ def test_a_removed_directory_is_made_again(repo: Repo) -> None:
     assert_healthy(repo, add(repo))
 
 
-def test_a_moved_workspace_mends_its_worktrees(repo: Repo, tmp_path: Path) -> None:
+def test_a_moved_workspace_repairs_its_worktrees(repo: Repo, tmp_path: Path) -> None:
     path = add(repo)
     (path / SOLUTION).write_text("unsaved\n")
     moved = repo.workspace.root.rename(tmp_path / "elsewhere")
@@ -215,7 +215,7 @@ def test_a_deleted_branch_is_made_again_and_the_files_stay(repo: Repo) -> None:
     assert_healthy(repo, path)
 
 
-def test_another_runs_worktree_gives_way_and_its_unsaved_work_is_kept(repo: Repo) -> None:
+def test_another_runs_worktree_is_replaced_and_its_unsaved_work_is_kept(repo: Repo) -> None:
     path = add(repo)
     (path / SOLUTION).write_text("unsaved\n")
     other_branch = "agents/night/w01/s/p"
@@ -227,7 +227,7 @@ def test_another_runs_worktree_gives_way_and_its_unsaved_work_is_kept(repo: Repo
 
 
 @pytest.mark.parametrize("kind", ["repository", "link", "file"])
-def test_what_is_not_ours_is_left_alone(repo: Repo, tmp_path: Path, kind: str) -> None:
+def test_paths_of_others_stay_unchanged(repo: Repo, tmp_path: Path, kind: str) -> None:
     path = repo.workspace.worktree("w01", PROBLEM)
     path.parent.mkdir(parents=True)
     other_root = make_workspace(tmp_path / "other", {"a": "theirs"}).root
@@ -370,7 +370,7 @@ def test_two_at_once_make_one_worktree(repo: Repo) -> None:
     assert_healthy(repo, add(repo))
 
 
-def test_a_person_holding_the_index_is_told_apart_from_a_stale_lock(
+def test_a_person_holding_the_index_is_distinguished_from_a_stale_lock(
     repo: Repo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = add(repo)

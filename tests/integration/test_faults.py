@@ -99,7 +99,7 @@ def test_a_full_disk_keeps_the_answer_until_there_is_space(site: Site) -> None:
     check(site)
 
 
-def test_a_read_only_ledger_is_named_and_mended_without_loss(site: Site) -> None:
+def test_a_read_only_ledger_is_named_and_repaired_without_loss(site: Site) -> None:
     site.submit("w01", "t/one", "stub: speedup=1.5")
     assert site.call("daemon", "--once").returncode == 0
     waiting = site.submit("w01", "t/two", "stub: speedup=1.2")
@@ -113,7 +113,7 @@ def test_a_read_only_ledger_is_named_and_mended_without_loss(site: Site) -> None
     check(site)
 
 
-def test_an_index_that_cannot_be_read_is_made_anew(site: Site) -> None:
+def test_an_unreadable_index_is_rebuilt(site: Site) -> None:
     process = site.start("daemon")
     judged(site, site.submit("w01", "t/one", "stub: speedup=1.5"))
     end(process)  # under a running daemon, sqlite may continue with its journal without reading the file
@@ -132,7 +132,7 @@ def test_an_index_that_cannot_be_read_is_made_anew(site: Site) -> None:
     check(site)
 
 
-def test_a_torn_tail_is_cut_set_aside_and_said(site: Site) -> None:
+def test_a_torn_tail_is_cut_set_aside_and_reported(site: Site) -> None:
     site.submit("w01", "t/one", "stub: speedup=1.5")
     killed = site.run("daemon", "--once", extra={"HARNESS_FAILPOINT": "daemon.after_entry:2"})
     assert killed.returncode == -signal.SIGKILL
@@ -144,7 +144,7 @@ def test_a_torn_tail_is_cut_set_aside_and_said(site: Site) -> None:
     check(site)
 
 
-def test_a_clock_that_steps_back_is_said_and_keeps_the_ledgers_order(
+def test_a_clock_that_steps_back_is_reported_and_keeps_the_ledgers_order(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def ahead() -> datetime:
@@ -191,7 +191,7 @@ def test_a_person_works_in_the_checkout_while_the_harness_runs(site: Site) -> No
 
 
 @pytest.mark.slow
-def test_a_daemon_that_dies_under_start_is_started_again_and_keeps_the_limit(site: Site) -> None:
+def test_a_killed_daemon_is_restarted_by_start_and_keeps_the_limit(site: Site) -> None:
     write_problem(site.root, "t/one", tunable=True)
     git(site.root, "add", "--all")
     git(site.root, "commit", "--quiet", "-m", "Something to tune")

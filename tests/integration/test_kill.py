@@ -51,7 +51,7 @@ def test_a_kill_loses_nothing_and_enters_nothing_twice(place: str, template: Sit
 
 
 @pytest.mark.parametrize("place", _marked(UNDER_START))
-def test_a_kill_under_start_is_made_up_for(place: str, tunable_template: Site, tmp_path: Path) -> None:
+def test_a_kill_under_start_is_recovered(place: str, tunable_template: Site, tmp_path: Path) -> None:
     case = CASES[place]
     with killed_site(tunable_template, tmp_path) as killed:
         # A process that was killed while the run was ending is not restarted; the next start completes its work.
@@ -61,7 +61,7 @@ def test_a_kill_under_start_is_made_up_for(place: str, tunable_template: Site, t
         assert_note_recorded_once(killed.site)
 
 
-def test_every_named_place_is_killed_at_and_there_are_enough() -> None:
+def test_every_failpoint_is_killed_at_and_there_are_enough() -> None:
     planted = {name for file in PACKAGE.rglob("*.py") for name in places_in(file)}
     reached = {place.partition(":")[0] for place in CASES}
     assert planted - reached == set(), "plant a failpoint, and say in kills.py how it is reached"

@@ -135,7 +135,7 @@ def test_a_persons_change_of_what_is_to_be_refreshed_is_a_break(behind: Place) -
     assert (break_.file, break_.message.partition(" ")[0]) == (FILE, "staged")
 
 
-def test_changes_elsewhere_and_files_that_nobody_wrote_are_no_breaks(place: Place) -> None:
+def test_changes_elsewhere_and_files_without_a_writer_are_no_breaks(place: Place) -> None:
     write(place, "notes.md", b"mine")
     write(place, "harness.yaml", b"run: other\n")
     write(place, "ledger/.heads.yaml.0123456789ab.tmp", b"of a refresh that was killed")

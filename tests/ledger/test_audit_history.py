@@ -153,7 +153,7 @@ def test_a_clone_of_a_replaced_history_is_a_break(place: Place, tmp_path: Path) 
     assert "its first commit" in break_.message
 
 
-def test_a_shallow_clone_is_said_to_be_one(place: Place, tmp_path: Path) -> None:
+def test_a_shallow_clone_is_reported(place: Place, tmp_path: Path) -> None:
     result = audit_clone(place, tmp_path / "clone", "--depth", "1")
     assert result.breaks == []
     (note,) = result.notes

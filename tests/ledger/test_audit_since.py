@@ -59,7 +59,7 @@ def test_numbers_before_it_are_left_alone_and_chains_are_not(place: Place) -> No
     assert any("chain broken" in message for message in break_messages(moments[-1]))
 
 
-def test_what_was_looked_into_is_said(place: Place) -> None:
+def test_the_examined_range_is_reported(place: Place) -> None:
     result = audit(place.workspace, place.repo, branch="main", since="2026-11-21T02:00:06.000Z")
     assert any(line.startswith("3 entries: format") for line in result.checked), result.checked
     assert any(line.startswith("9 documents: each one's hash") for line in result.checked)

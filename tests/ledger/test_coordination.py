@@ -66,7 +66,7 @@ def test_an_agents_note_cannot_break_the_file() -> None:
     assert (back.worker, back.problem) == ("w01", "a/b")
 
 
-def test_pinned_and_paused_rows_are_told() -> None:
+def test_pinned_and_paused_rows_are_returned() -> None:
     text = with_rows("| w02 | a/b | pinned | |", "| - | c/d | paused | broken reference |")
     coordination = parse(text)
     assert [row.problem for row in coordination.pinned] == ["a/b"]

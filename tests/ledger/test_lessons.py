@@ -74,7 +74,7 @@ def test_a_note_is_withdrawn_when_a_later_entry_is_named_against_it() -> None:
     assert len(lines([old, note("b", "I doubt it", None, "aaaaaaaa")], rows)) == 2, "nor does a word"
 
 
-def test_a_champion_says_what_it_changed_until_it_is_measured_otherwise() -> None:
+def test_the_change_of_a_champion_is_a_lesson_until_another_measurement() -> None:
     rows = [
         row(1, "a", 1.5),
         row(2, "a", 1.5, "confirmation", 1),

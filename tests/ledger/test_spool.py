@@ -118,7 +118,7 @@ def test_damage_before_whole_records_is_not_taken_for_a_torn_tail(tmp_path: Path
     assert path.read_bytes() == content  # the file is unchanged
 
 
-def test_a_full_disk_keeps_nothing_of_the_entry_and_says_so(tmp_path: Path) -> None:
+def test_a_full_disk_keeps_nothing_of_the_entry_and_is_reported(tmp_path: Path) -> None:
     """RLIMIT_FSIZE stands in for the full disk: a part of the record is written, then the write is refused."""
     code = f"""
 import resource, sys
@@ -168,7 +168,7 @@ def test_a_read_only_spool(tmp_path: Path) -> None:
             assert [record.seq for record in spooled_records(tmp_path / "daemon")] == [1]
 
 
-def test_a_spool_that_cannot_be_written_says_who_may(tmp_path: Path) -> None:
+def test_an_unwritable_spool_is_reported(tmp_path: Path) -> None:
     blocked = tmp_path / "daemon"
     blocked.write_text("a file where the directory should be")
     with pytest.raises(LedgerError, match="the ledger's spool cannot be written"):
@@ -217,7 +217,7 @@ with opened(Path({str(tmp_path)!r})) as spool:
 
 
 @pytest.mark.parametrize("failpoint", ["spool.torn_set_aside", "spool.torn_cut"])
-def test_killed_while_mending(tmp_path: Path, failpoint: str) -> None:
+def test_killed_while_repairing(tmp_path: Path, failpoint: str) -> None:
     with opened(tmp_path) as spool:
         spool.append(record(1))
     with segments(tmp_path)[0].open("ab") as file:

@@ -52,7 +52,7 @@ def test_a_problem_without_entries_stands_empty(enter: Enter) -> None:
     assert (standing.problem, standing.evaluations, standing.champion, standing.entries) == ("starter/none", 0, None, 0)
 
 
-def test_a_standing_tells_the_story(enter: Enter) -> None:
+def test_a_standing_has_the_facts_of_all_entries(enter: Enter) -> None:
     index = enter(
         [
             draft("baseline"),  # 1

@@ -172,7 +172,7 @@ def test_constraints_compare_sizes(constraint: str, expected: bool) -> None:
 
 
 @pytest.mark.parametrize("constraint", ["a == x[-1].item()", "len(a) == 2", "a", "a in (1, 2)", "a == 7 or f(a)"])
-def test_a_constraint_that_needs_more_than_sizes_says_so(constraint: str) -> None:
+def test_a_constraint_that_needs_more_than_sizes_is_an_error(constraint: str) -> None:
     with pytest.raises(UncheckableError):
         holds(constraint, NAMES)
 

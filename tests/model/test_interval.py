@@ -116,7 +116,7 @@ def test_the_summary_of_stopped_workloads_keeps_the_coverage() -> None:
 
 
 @given(_ratios)
-def test_the_speedup_lies_in_its_interval(ratios: list[float]) -> None:
+def test_the_speedup_is_in_its_interval(ratios: list[float]) -> None:
     speedup, (lower, upper) = workload_interval(ratios)
     assert lower <= speedup <= upper
     assert speedup == pytest.approx(math.exp(sum(ratios) / len(ratios)))

@@ -128,7 +128,7 @@ def test_a_worker_that_is_done_is_moved_and_then_rests(site: Site) -> None:
     assert len(records(site)) == 3
 
 
-def test_pinned_rows_stay_and_paused_problems_get_nobody(site: Site) -> None:
+def test_pinned_rows_stay_and_paused_problems_get_no_worker(site: Site) -> None:
     edit(site, "| w02 | t/two | pinned | mine |", "| - | t/one | paused | under repair |")
     with planning(site):
         rows = wait_for_table(site, lambda rows: "w01" in rows, "a row for w01")

@@ -244,7 +244,7 @@ def test_a_sealed_champion_is_compared_with_nothing_where_no_sealed_times_were_k
     assert (after["trust"], after["against"]) == ("sealed", {})
 
 
-def test_a_place_that_cannot_be_written_is_said(workspace: Workspace) -> None:
+def test_an_unwritable_place_is_reported(workspace: Workspace) -> None:
     ran = harness(workspace.root, "report", "-o", "/proc/report.html")
     assert ran.returncode == 2
     assert "cannot be written" in ran.stderr

@@ -11,15 +11,15 @@ from tests.site import git
 
 def test_the_story(story: Story) -> None:
     """One test, since each part continues from the previous one."""
-    a_review_tells_everything(story)
-    a_branch_is_reviewed_with_its_warnings_and_what_came_before(story)
+    a_review_has_all_facts(story)
+    the_review_of_a_branch_has_its_warnings_and_earlier_attempts(story)
     each_champion_becomes_a_branch_and_the_ledger_goes_first(story)
-    again_it_changes_nothing(story)
-    the_honest_are_proved(story)
+    a_second_pull_request_changes_nothing(story)
+    the_champions_are_proved(story)
     a_person_merges_one_by_rebase_and_one_by_squash(story)
-    the_ledger_goes_on_growing_and_is_whole(story)
-    a_newer_champion_is_said_and_replaces_when_asked(story)
-    without_a_confirmed_entry_it_refuses(story)
+    the_ledger_grows_and_stays_valid(story)
+    a_newer_champion_is_reported_and_replaces_on_request(story)
+    a_pull_request_without_a_confirmed_entry_fails(story)
 
 
 def pull(story: Story, problem: str, *options: str) -> dict[str, object]:
@@ -29,7 +29,7 @@ def pull(story: Story, problem: str, *options: str) -> dict[str, object]:
     return result
 
 
-def a_review_tells_everything(story: Story) -> None:
+def a_review_has_all_facts(story: Story) -> None:
     ran = story.site.call("review", "t/one")
     assert ran.returncode == 0, ran.stdout
     for part in (
@@ -50,7 +50,7 @@ def a_review_tells_everything(story: Story) -> None:
     assert [row["problem"] for row in waiting] == ["t/two", "t/one", "t/three"]  # the fastest first
 
 
-def a_branch_is_reviewed_with_its_warnings_and_what_came_before(story: Story) -> None:
+def the_review_of_a_branch_has_its_warnings_and_earlier_attempts(story: Story) -> None:
     output = story.site.call("review", "agents/main/w05/t/one", "--no-diff").stdout
     assert "warning: kernel.cpp compares with 128, sizes of the workloads: shapes may be special-cased" in output
     assert "not confirmed: this is its only measurement" in output
@@ -80,13 +80,13 @@ def each_champion_becomes_a_branch_and_the_ledger_goes_first(story: Story) -> No
     assert git(story.site.root, "status", "--porcelain") == ""
 
 
-def again_it_changes_nothing(story: Story) -> None:
+def a_second_pull_request_changes_nothing(story: Story) -> None:
     before = story.git("rev-parse", "win/main/t/one")
     result = pull(story, "t/one")
     assert (result["made"], result["commit"]) == (False, before)
 
 
-def the_honest_are_proved(story: Story) -> None:
+def the_champions_are_proved(story: Story) -> None:
     for problem in PROBLEMS:
         ran = story.site.call("proof", f"main..win/main/{problem}")
         assert ran.returncode == 0, ran.stdout
@@ -118,7 +118,7 @@ def a_person_merges_one_by_rebase_and_one_by_squash(story: Story) -> None:
         assert "already has this solution" in str(result["notes"])
 
 
-def the_ledger_goes_on_growing_and_is_whole(story: Story) -> None:
+def the_ledger_grows_and_stays_valid(story: Story) -> None:
     story.site.submit("w01", "t/three", "stub: speedup=1.4")
     assert story.site.call("daemon", "--once").returncode == 0
     ran = story.site.call("audit")
@@ -128,7 +128,7 @@ def the_ledger_goes_on_growing_and_is_whole(story: Story) -> None:
     assert "note: a newer champion exists" in honest.stdout
 
 
-def a_newer_champion_is_said_and_replaces_when_asked(story: Story) -> None:
+def a_newer_champion_is_reported_and_replaces_on_request(story: Story) -> None:
     before = story.git("rev-parse", "win/main/t/three")
     ran = story.site.call("pr", "t/three")
     assert ran.returncode == 1
@@ -141,7 +141,7 @@ def a_newer_champion_is_said_and_replaces_when_asked(story: Story) -> None:
     assert story.site.call("proof", "main..win/main/t/three").returncode == 0
 
 
-def without_a_confirmed_entry_it_refuses(story: Story) -> None:
+def a_pull_request_without_a_confirmed_entry_fails(story: Story) -> None:
     ran = story.site.call("pr", "t/never")
     assert ran.returncode == 1
     assert "t/never for cpu in run main has no confirmed entry" in ran.stdout

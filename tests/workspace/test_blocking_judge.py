@@ -45,7 +45,7 @@ def test_requests_are_answered_by_one_process_with_progress(judge: JudgeProcess,
     assert judge.ready.target == "cpu"
 
 
-def test_a_judge_that_dies_over_a_request_is_an_error_and_is_not_started_again(
+def test_a_judge_that_is_killed_by_a_request_is_an_error_and_is_not_restarted(
     judge: JudgeProcess, problem: Path
 ) -> None:
     with pytest.raises(ConfigurationError, match=r"the judge of cpu was ended by SIGKILL"):

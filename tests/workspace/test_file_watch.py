@@ -179,7 +179,7 @@ def test_reading_is_no_change_and_the_wait_ends_in_time(tmp_path: Path) -> None:
         assert not changes.wait(0.2)
 
 
-def test_someone_else_can_wake_the_owner(tmp_path: Path) -> None:
+def test_an_event_can_wake_the_owner(tmp_path: Path) -> None:
     nudge = threading.Event()
     with FileWatch(tmp_path, nudge=nudge) as changes:
         nudge.set()
@@ -194,7 +194,7 @@ def test_a_stopped_owner_does_not_wait_on(tmp_path: Path) -> None:
         assert not changes.wait(3600, stop=stop)  # the test's own time limit is far shorter
 
 
-def test_files_that_do_not_matter_wake_nobody(tmp_path: Path) -> None:
+def test_irrelevant_files_wake_no_waiter(tmp_path: Path) -> None:
     with FileWatch(tmp_path, matters=lambda path: path.name.startswith("worker-")) as changes:
         (tmp_path / "daemon.json").write_text("{}")
         assert not changes.wait(0.2)

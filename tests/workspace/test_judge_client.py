@@ -87,7 +87,7 @@ def test_a_request_gets_its_answer(client: Client, problem: Path) -> None:
     assert client.judge.state == "idle"
 
 
-def test_a_judge_that_dies_is_started_again_after_a_growing_pause(client: Client, problem: Path) -> None:
+def test_a_killed_judge_is_restarted_after_a_growing_pause(client: Client, problem: Path) -> None:
     client.ready()
     for number in ("1", "2"):
         request = request_for(problem, "// stub: kill", number=number)
@@ -105,7 +105,7 @@ def test_a_judge_that_dies_is_started_again_after_a_growing_pause(client: Client
     assert client.judge.failures == 0
 
 
-def test_what_a_judge_said_last_stands_in_the_reason_and_all_of_it_in_the_log(client: Client, problem: Path) -> None:
+def test_a_judges_last_output_is_in_the_reason_and_all_output_in_the_log(client: Client, problem: Path) -> None:
     client.ready()
     client.judge.ask(request_for(problem, "// stub: exit=3"))
     loss = client.next_event()
@@ -171,7 +171,7 @@ def test_a_line_that_is_not_the_protocol_ends_the_judge(client: Client, problem:
     assert "not the protocol" in loss.reason
 
 
-def test_the_children_of_a_judge_that_dies_are_ended_with_it(client: Client) -> None:
+def test_the_children_of_a_killed_judge_are_ended_with_it(client: Client) -> None:
     client.ready()
     pid = client.judge.pid
     assert pid is not None
@@ -202,7 +202,7 @@ def test_a_judge_that_never_gets_ready_is_lost(tmp_path: Path) -> None:
         client.judge.close()
 
 
-def test_a_judge_that_cannot_start_says_why(tmp_path: Path) -> None:
+def test_a_judge_that_cannot_start_reports_the_reason(tmp_path: Path) -> None:
     client = Client(tmp_path, command=[sys.executable, "-c", "raise SystemExit('bubblewrap is missing')"])
     try:
         loss = client.next_event()

@@ -166,7 +166,7 @@ def test_a_viewer_gets_everything_and_then_what_changes() -> None:
     in_loop(test)
 
 
-def test_a_stream_without_changes_shows_that_it_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_without_changes_sends_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "HEARTBEAT_S", 0.01)
 
     async def test(served: Served) -> None:
