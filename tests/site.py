@@ -70,7 +70,7 @@ def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 
 def git(directory: Path, *arguments: str, stdin: str | None = None, extra: Mapping[str, str] | None = None) -> str:
     """Run a git command and return its output."""
-    done = subprocess.run(
+    completed = subprocess.run(
         ["git", *arguments],
         cwd=directory,
         env=clean_environment(extra),
@@ -80,7 +80,7 @@ def git(directory: Path, *arguments: str, stdin: str | None = None, extra: Mappi
         text=True,
         timeout=240,
     )
-    return done.stdout.strip()
+    return completed.stdout.strip()
 
 
 def write_problem(

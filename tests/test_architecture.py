@@ -314,7 +314,7 @@ for name in sorted(sys.argv[1:], key=is_heavy):
         for path in modules()
         if package_of(path) != "runner" and path.name != "__main__.py"
     ]
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", script, *names],
         capture_output=True,
         text=True,
@@ -322,4 +322,4 @@ for name in sorted(sys.argv[1:], key=is_heavy):
         env=dict(os.environ),
         check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert completed.returncode == 0, completed.stdout + completed.stderr

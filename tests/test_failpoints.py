@@ -21,7 +21,7 @@ for _ in range(3):
 
 def run(**variables: str) -> tuple[int, int]:
     """Return the exit code and the number of times that the program passed the place."""
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", PROGRAM],
         env={**os.environ, **variables},
         capture_output=True,
@@ -29,7 +29,7 @@ def run(**variables: str) -> tuple[int, int]:
         timeout=240,
         check=False,
     )
-    return done.returncode, done.stdout.count("passed")
+    return completed.returncode, completed.stdout.count("passed")
 
 
 @pytest.mark.parametrize(("setting", "passed"), [("area.place", 0), ("area.place:3", 2)])

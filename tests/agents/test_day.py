@@ -83,8 +83,8 @@ def edit_the_table(site: Site, row: str) -> None:
 
 
 def report_data(site: Site) -> dict[str, Any]:
-    ran = site.call("report", "-o", "report.html")
-    assert ran.returncode == 0, ran.stdout
+    completed = site.call("report", "-o", "report.html")
+    assert completed.returncode == 0, completed.stdout
     page = (site.root / "report.html").read_text()
     match = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
     assert match

@@ -49,13 +49,18 @@ def meter_of(workspace: Workspace) -> Meter:
 
 
 def ask(
-    workspace: Workspace, model: ScriptedModel, *, path: str = "/v1/messages", over: str | None = None, **body: Any
+    workspace: Workspace,
+    model: ScriptedModel,
+    *,
+    path: str = "/v1/messages",
+    limit_message: str | None = None,
+    **body: Any,
 ) -> tuple[int, str]:
     upstream = Upstream.of_environment({"ANTHROPIC_BASE_URL": model.url, "ANTHROPIC_API_KEY": KEY})
     config = GatewayConfig(first_s=0.1, longest_s=0.2, hold_s=1.0)
     directory = workspace.state / "gateway"
     with Gateway(workspace, upstream, config) as gateway:
-        served = gateway.serve(directory, meter_of(workspace), lambda: over)
+        served = gateway.serve(directory, meter_of(workspace), lambda: limit_message)
         try:
             # A socket's path has at most 107 characters, and a test's directory may be deep.
             handle = os.open(directory, os.O_PATH)
@@ -97,7 +102,7 @@ def test_only_the_messages_api_passes(workspace: Workspace, model: ScriptedModel
 
 
 def test_a_session_past_its_budget_is_refused(workspace: Workspace, model: ScriptedModel) -> None:
-    status, text = ask(workspace, model, over="5 USD for a session are used up")
+    status, text = ask(workspace, model, limit_message="5 USD for a session are used up")
     assert status == 400
     assert "5 USD" in text
     assert model.requests == []

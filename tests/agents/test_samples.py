@@ -125,8 +125,8 @@ def test_a_page_has_no_code_that_no_test_compiles() -> None:
 @pytest.mark.parametrize("page", sorted(file.name for file in PACK.glob("*.md") if "```python" in file.read_text()))
 def test_a_piece_of_python_runs(page: str) -> None:
     for code in re.findall(r"^```python\n(.*?)^```", (PACK / page).read_text(), re.DOTALL | re.MULTILINE):
-        done = output_of(code)
-        assert done.returncode == 0, done.stderr
+        completed = output_of(code)
+        assert completed.returncode == 0, completed.stderr
 
 
 @pytest.mark.parametrize("level", ["x86-64-v3", "x86-64-v4"])
@@ -149,8 +149,8 @@ def test_the_pieces_of_cpp_compile(level: str, tmp_path: Path) -> None:
             "-o",
             "/dev/null",
         ]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-        assert done.returncode == 0, done.stderr
+        completed = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        assert completed.returncode == 0, completed.stderr
 
 
 @pytest.mark.slow
@@ -161,9 +161,9 @@ def test_a_triton_sample_compiles(kernel: str, architecture: str, tmp_path: Path
     sample = sample_file("triton", kernel, TRITON_HEADER, tmp_path)
     constants, types = (json.dumps(part) for part in TRITON_SAMPLES[kernel])
     environment = {"TRITON_CACHE_DIR": str(tmp_path / "cache"), "TRITON_DEFAULT_FP_FUSION": "1"}
-    done = output_of(TRITON, str(sample), kernel, architecture, constants, types, **environment)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    assert re.fullmatch(rf"{kernel} [1-9]\d{{3,}} bytes of cubin\n", done.stdout), done.stdout
+    completed = output_of(TRITON, str(sample), kernel, architecture, constants, types, **environment)
+    assert completed.returncode == 0, completed.stdout[-2000:] + completed.stderr[-4000:]
+    assert re.fullmatch(rf"{kernel} [1-9]\d{{3,}} bytes of cubin\n", completed.stdout), completed.stdout
 
 
 @pytest.mark.slow
@@ -171,9 +171,9 @@ def test_a_triton_sample_compiles(kernel: str, architecture: str, tmp_path: Path
 @pytest.mark.parametrize("architecture", ["sm_90a", "sm_100a"])
 @pytest.mark.parametrize("name", sorted(set(CUTE_SAMPLES) - {"cute_dsl_gemm"}))
 def test_a_cute_dsl_sample_compiles(name: str, architecture: str, tmp_path: Path) -> None:
-    done = compiled_cute(name, architecture, tmp_path)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    assert "has device code: True" in done.stdout, done.stdout
+    completed = compiled_cute(name, architecture, tmp_path)
+    assert completed.returncode == 0, completed.stdout[-2000:] + completed.stderr[-4000:]
+    assert "has device code: True" in completed.stdout, completed.stdout
 
 
 @pytest.mark.slow

@@ -138,9 +138,9 @@ def errors_of(source_text: str, directory: Path) -> list[tuple[str, float, float
         ["g++", *flags, str(source), "-o", str(program)], capture_output=True, text=True, timeout=300, check=False
     )
     assert built.returncode == 0, built.stderr[:4000]
-    done = subprocess.run([str(program)], capture_output=True, text=True, timeout=500, check=False)
-    assert done.returncode == 0, done.stderr
-    rows = (line.split() for line in done.stdout.splitlines())
+    completed = subprocess.run([str(program)], capture_output=True, text=True, timeout=500, check=False)
+    assert completed.returncode == 0, completed.stderr
+    rows = (line.split() for line in completed.stdout.splitlines())
     return [(name, float(error), float(limit)) for name, error, limit in rows]
 
 

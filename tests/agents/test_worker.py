@@ -186,9 +186,9 @@ def test_kinds_that_cannot_work_name_their_requirements(site: Site, monkeypatch:
     assert default_kind(Config(), ("cuda",)) == "tuner", "no key"
     monkeypatch.setenv("ANTHROPIC_API_KEY", "k")
     assert (default_kind(Config(), ("cuda:0",)), default_kind(Config(), ("cpu",))) == ("claude", "tuner")
-    done = site.call("worker", "w01", "--agent", "command")
-    assert done.returncode == 2
-    assert "agent `command` needs a command line" in done.stdout
+    completed = site.call("worker", "w01", "--agent", "command")
+    assert completed.returncode == 2
+    assert "agent `command` needs a command line" in completed.stdout
 
 
 @pytest.mark.slow

@@ -22,10 +22,10 @@ def _row(case: str = "rope_gqa", speedup: float | None = 1.0, **values: object) 
 
 def _table(part: str, rows: list[MeasuredRow], file: Path) -> dict[str, str]:
     """Return the table of complete rows, without starting a judge."""
-    like = _LIKE.model_copy(update={"part": part})
+    template = _LIKE.model_copy(update={"part": part})
     for row in rows:
         append_row(file, row.model_copy(update={"part": part}))
-    return dict(PARTS[part][0](Plan(like, 0, file.parent, file)))
+    return dict(PARTS[part][0](Plan(template, 0, file.parent, file)))
 
 
 def test_rows_of_another_judge_load_or_part_do_not_count(tmp_path: Path) -> None:

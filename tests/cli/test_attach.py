@@ -70,10 +70,10 @@ def test_a_run_that_cannot_work_reports_the_reason_and_its_exit_code(site: Site)
     log = site.workspace.logs / "start.out"
     log.parent.mkdir(parents=True)
     log.write_text("of the run before\n")
-    done = site.run(*START, "--problem", "nowhere/*")
-    assert done.returncode == 2
-    assert "nowhere/*" in done.stdout, "the reason of the run"
-    assert "the run has ended (exit code 2)" in done.stdout
+    completed = site.run(*START, "--problem", "nowhere/*")
+    assert completed.returncode == 2
+    assert "nowhere/*" in completed.stdout, "the reason of the run"
+    assert "the run has ended (exit code 2)" in completed.stdout
     assert "of the run before" not in log.read_text()
     assert log.with_name("start.out.1").read_text() == "of the run before\n"
     assert site.call("attach").returncode == 1

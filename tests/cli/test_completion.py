@@ -16,7 +16,7 @@ PROGRAM = str(Path(sys.executable).parent / "harness")
 def complete(site: Site, words: str, at: int) -> list[str]:
     """Return bash's completions of these words, with the cursor in the word of index `at`."""
     variables = {"_HARNESS_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(at)}
-    done = subprocess.run(
+    completed = subprocess.run(
         [PROGRAM],
         cwd=site.root,
         env=clean_environment(variables),
@@ -25,14 +25,14 @@ def complete(site: Site, words: str, at: int) -> list[str]:
         check=True,
         timeout=240,
     )
-    return [line.partition(",")[2] for line in done.stdout.splitlines() if line]
+    return [line.partition(",")[2] for line in completed.stdout.splitlines() if line]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_each_shell_gets_its_script(site: Site, shell: str) -> None:
-    ran = site.call("completion", shell)
-    assert ran.returncode == 0
-    assert f"_HARNESS_COMPLETE={shell}_complete" in ran.stdout
+    completed = site.call("completion", shell)
+    assert completed.returncode == 0
+    assert f"_HARNESS_COMPLETE={shell}_complete" in completed.stdout
 
 
 def test_bash_reads_its_script(site: Site) -> None:

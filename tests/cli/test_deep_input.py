@@ -30,9 +30,10 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
 
 def output_of(*arguments: str) -> str:
     """Return the output of `harness ARGUMENTS`, including its error."""
-    ran = CliRunner().invoke(cli, arguments)
-    assert ran.exception is None or isinstance(ran.exception, HarnessError | SystemExit), repr(ran.exception)
-    return f"{ran.output}{ran.exception or ''}"
+    completed = CliRunner().invoke(cli, arguments)
+    error = completed.exception
+    assert error is None or isinstance(error, HarnessError | SystemExit), repr(error)
+    return f"{completed.output}{error or ''}"
 
 
 @pytest.mark.parametrize("command", [("audit",), ("status",), ("log", PROBLEM)])

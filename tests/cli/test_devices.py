@@ -76,8 +76,8 @@ def test_a_gpu_without_solutions_begins_with_those_of_another(site: Site, tmp_pa
     git(site.root, "commit", "--quiet", "-m", "Tuned for another GPU")
     path = see_gpu(tmp_path / "bin", "NVIDIA H200")
     command = ("start", "--workers", "1", "--agent", "tuner", "--device", "cuda", "--problem", "t/one")
-    done = site.run(*command, "--max-evaluations", "2", extra={"PATH": path})
-    assert done.returncode == 0, done.stdout
+    completed = site.run(*command, "--max-evaluations", "2", extra={"PATH": path})
+    assert completed.returncode == 0, completed.stdout
     judged = [entry for entry in site.entries() if entry.candidate]
     assert {entry.target for entry in judged} == {"h200"}
     for entry in judged:
@@ -90,9 +90,9 @@ def test_evaluate_takes_the_solution_of_the_devices_target(site: Site, tmp_path:
     git(site.root, "mv", "problems/t/one/solutions/cpu", "problems/t/one/solutions/h200")
     command = ("evaluate", "problems/t/one", "--against", "eager", "--device")
     path = see_gpu(tmp_path / "bin", "NVIDIA H200")
-    done = site.call(*command, "cuda:0", "--json", extra={"PATH": path})
-    assert done.returncode == 0, done.stdout
-    assert json.loads(done.stdout)["device"]["name"] == "stub cuda:0"
+    completed = site.call(*command, "cuda:0", "--json", extra={"PATH": path})
+    assert completed.returncode == 0, completed.stdout
+    assert json.loads(completed.stdout)["device"]["name"] == "stub cuda:0"
     elsewhere = site.call(*command, "cpu", extra={"PATH": path})
     assert elsewhere.returncode == 2
     assert "solutions/cpu" in elsewhere.stdout

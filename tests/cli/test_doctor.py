@@ -13,9 +13,9 @@ from tests.waiting import wait_until
 
 
 def checks(site: Site, extra: dict[str, str] | None = None) -> tuple[int, dict[str, dict[str, str]]]:
-    done = site.call("doctor", "--json", extra=extra)
-    rows, _ = json.JSONDecoder().raw_decode(done.stdout)
-    return done.returncode, {row["what"]: row for row in rows if "what" in row}
+    completed = site.call("doctor", "--json", extra=extra)
+    rows, _ = json.JSONDecoder().raw_decode(completed.stdout)
+    return completed.returncode, {row["what"]: row for row in rows if "what" in row}
 
 
 def without(tmp_path: Path, *missing: str) -> str:
@@ -32,8 +32,8 @@ def without(tmp_path: Path, *missing: str) -> str:
 
 
 def test_a_complete_machine_passes_all_checks(site: Site) -> None:
-    done = site.call("doctor")
-    assert done.returncode == 0, done.stdout
+    completed = site.call("doctor")
+    assert completed.returncode == 0, completed.stdout
     for check in (
         "python",
         "git",
@@ -45,10 +45,10 @@ def test_a_complete_machine_passes_all_checks(site: Site) -> None:
         "disk",
         "COORDINATION.md",
     ):
-        assert f"\n{check} " in done.stdout, check
-    assert "missing" not in done.stdout
-    assert "configuration" in done.stdout
-    assert "policy.slice_evaluations" in done.stdout
+        assert f"\n{check} " in completed.stdout, check
+    assert "missing" not in completed.stdout
+    assert "configuration" in completed.stdout
+    assert "policy.slice_evaluations" in completed.stdout
 
 
 def test_what_is_missing_comes_with_the_command_that_fixes_it(site: Site, tmp_path: Path) -> None:
@@ -65,8 +65,8 @@ def test_every_value_comes_with_its_source(site: Site) -> None:
     config = site.root / "harness.yaml"
     config.write_text(config.read_text() + "\nworkers: 7\n")
     line = config.read_text().splitlines().index("workers: 7") + 1
-    done = site.call("doctor", "--json")
-    settings = {row["key"]: row for row in json.loads(done.stdout) if "key" in row}
+    completed = site.call("doctor", "--json")
+    settings = {row["key"]: row for row in json.loads(completed.stdout) if "key" in row}
     assert settings["workers"]["value"] == "7"
     assert f"harness.yaml:{line}" in settings["workers"]["from"]
     assert settings["policy.stale_after"]["from"] == "default"
@@ -117,16 +117,16 @@ def test_every_complaint_ends_with_a_command(site: Site, tmp_path: Path) -> None
     config = site.root / "harness.yaml"
     config.write_text(config.read_text() + "\nworkers: none\n")
     line = len(config.read_text().splitlines())
-    done = site.call("doctor", "--json", extra={"PATH": path, "CXX": "", "HARNESS_JUDGE_COMMAND": ""})
-    assert done.returncode == 1
-    text = done.stdout[: done.stdout.rindex("]") + 1] if "]" in done.stdout else "[]"
+    completed = site.call("doctor", "--json", extra={"PATH": path, "CXX": "", "HARNESS_JUDGE_COMMAND": ""})
+    assert completed.returncode == 1
+    text = completed.stdout[: completed.stdout.rindex("]") + 1] if "]" in completed.stdout else "[]"
     rows = {row["what"]: row for row in json.loads(text) if "what" in row}
     assert rows["harness.yaml"]["fix"] == f"${{EDITOR:-vi}} +{line} harness.yaml"
     complaints = [row for row in rows.values() if row["state"] == "missing"]
     assert len(complaints) >= 3
     for row in complaints:
         assert row["fix"].split()[0] in {"apt-get", "sudo", "pip", "git", "harness", "rm", "${EDITOR:-vi}"}, row
-        assert f"    {row['fix']}" in done.stdout
+        assert f"    {row['fix']}" in completed.stdout
 
 
 def test_what_a_gpu_needs_is_looked_for(site: Site, tmp_path: Path) -> None:

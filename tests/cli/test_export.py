@@ -112,8 +112,8 @@ def test_the_champion_is_exported(tmp_path: Path) -> None:
                 place.draft("confirmation", cites=2, **candidate),
             ]
         )
-    ran = harness(root, "export", PROBLEM, "-o", "out.json")
-    assert ran.returncode == 0, ran.stderr
+    completed = harness(root, "export", PROBLEM, "-o", "out.json")
+    assert completed.returncode == 0, completed.stderr
     document = json.loads((root / "out.json").read_text())
     assert document["definition"] == "rmsnorm"
     assert document["author"] == "kernel-harness main/w01"

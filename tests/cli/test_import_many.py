@@ -41,10 +41,10 @@ def dataset(tmp_path: Path) -> Path:
 
 def test_a_data_set_is_summed_up_in_one_screen(dataset: Path, tmp_path: Path) -> None:
     workspace = make_workspace(tmp_path / "w")
-    ran = harness(workspace.root, "problems", "import", "--trust", str(dataset))
-    assert ran.returncode == 1
-    assert "233 of 235 problems imported, 225 usable on cpu" in ran.stdout
-    lines = ran.stdout.splitlines()
+    completed = harness(workspace.root, "problems", "import", "--trust", str(dataset))
+    assert completed.returncode == 1
+    assert "233 of 235 problems imported, 225 usable on cpu" in completed.stdout
+    lines = completed.stdout.splitlines()
     assert len(lines) < 24
     (suite,) = [line.split() for line in lines if line.startswith("L4")]
     assert suite == ["L4", "10", "8", "8", "0"]

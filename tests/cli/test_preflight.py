@@ -71,12 +71,12 @@ def check_error(row: WrongUse, site: Site, scratch: Path, *, in_process: bool = 
         situation = row.arrange(place)
         before = refs_and_files(site)
         begin = time.monotonic()
-        done = run_in_situation(place, situation, *row.arguments, in_process=in_process, extra=OWN_JUDGE)
+        completed = run_in_situation(place, situation, *row.arguments, in_process=in_process, extra=OWN_JUDGE)
         took_s = time.monotonic() - begin
         assert refs_and_files(site) == before, "no commit, branch or worktree was made"
-    assert done.returncode == 2, done.stdout
-    lines = [line for line in done.stdout.splitlines() if not line.startswith("trying torch inside")]
-    assert len(lines) == 2, done.stdout
+    assert completed.returncode == 2, completed.stdout
+    lines = [line for line in completed.stdout.splitlines() if not line.startswith("trying torch inside")]
+    assert len(lines) == 2, completed.stdout
     error, fix = lines
     assert error.startswith("harness: "), error
     assert re.search(row.says, error), error
@@ -108,13 +108,13 @@ def doctor(row: WrongUse, site: Site, scratch: Path, extra: Mapping[str, str]) -
     scratch.mkdir()
     with ExitStack() as stack:
         place = Place(site, scratch, stack)
-        done = run_in_situation(place, row.arrange(place), "doctor", "--json", extra=extra)
-    assert done.returncode == 1, done.stdout
-    rows, end = json.JSONDecoder().raw_decode(done.stdout)
+        completed = run_in_situation(place, row.arrange(place), "doctor", "--json", extra=extra)
+    assert completed.returncode == 1, completed.stdout
+    rows, end = json.JSONDecoder().raw_decode(completed.stdout)
     (check,) = [check for check in rows if check.get("what") == row.doctor]
     assert check["state"] == "missing"
     assert row.fix in check["fix"] or row.doctor == "harness.yaml"
-    assert str(row.doctor) in done.stdout[end:], "the summary names it"
+    assert str(row.doctor) in completed.stdout[end:], "the summary names it"
 
 
 JUDGE = {"torch", "bubblewrap"}

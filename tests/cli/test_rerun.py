@@ -33,18 +33,18 @@ def test_a_measurement_is_reproduced_and_a_forged_one_is_not(site: Site) -> None
     assert "between sessions a speed-up varies by 5.00% (an assumption" in honest.stdout
 
     enter_forged_evaluation(site, 2.5)
-    ran = site.call("audit", "--rerun", "1", "--top", "--json")
-    assert ran.returncode == 1
-    report = json.loads(ran.stdout[ran.stdout.index("{") : ran.stdout.rindex("}") + 1])
+    completed = site.call("audit", "--rerun", "1", "--top", "--json")
+    assert completed.returncode == 1
+    report = json.loads(completed.stdout[completed.stdout.index("{") : completed.stdout.rindex("}") + 1])
     assert report["whole"], "nothing but a rerun shows it"
-    (off,) = report["reruns"]
-    assert (off["problem"], off["holds"]) == ("t/two", False)
-    assert off["recorded"] > off["expected"][0] > 1.9
-    assert 1.15 < off["measured"] < 1.25
-    assert "1 of 1 entries could not be reproduced: t/two seq 1" in ran.stdout
+    (mismatch,) = report["reruns"]
+    assert (mismatch["problem"], mismatch["holds"]) == ("t/two", False)
+    assert mismatch["recorded"] > mismatch["expected"][0] > 1.9
+    assert 1.15 < mismatch["measured"] < 1.25
+    assert "1 of 1 entries could not be reproduced: t/two seq 1" in completed.stdout
 
 
 def test_a_missing_device_is_reported(site: Site) -> None:
-    ran = site.call("audit", "--rerun", "1", "--device", "nonsense", extra={"HARNESS_JUDGE_COMMAND": ""})
-    assert ran.returncode == 2
-    assert "nonsense" in ran.stdout
+    completed = site.call("audit", "--rerun", "1", "--device", "nonsense", extra={"HARNESS_JUDGE_COMMAND": ""})
+    assert completed.returncode == 2
+    assert "nonsense" in completed.stdout

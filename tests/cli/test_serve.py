@@ -83,26 +83,26 @@ def test_weaker_protection_gives_a_warning(workspace: Workspace, text: str, bind
 def test_a_port_that_is_taken(workspace: Workspace) -> None:
     with listen("127.0.0.1", 0) as server:
         port = str(server.getsockname()[1])
-        ran = harness(workspace.root, "serve", "--port", port)
-    assert ran.returncode == 2
-    error, fix = ran.stderr.splitlines()
+        completed = harness(workspace.root, "serve", "--port", port)
+    assert completed.returncode == 2
+    error, fix = completed.stderr.splitlines()
     assert error == f"harness: --port: port {port} is used by another program"
     assert fix == "  harness serve --port 0    # selects a free port"
 
 
 def test_a_directory_that_is_no_workspace(tmp_path: Path) -> None:
-    ran = harness(tmp_path, "serve", "--port", "0", str(tmp_path))
-    assert ran.returncode == 2
-    assert ran.stderr.startswith(f"harness: no workspace here: neither {tmp_path} nor a directory above it")
-    assert "harness init DIR" in ran.stderr
-    ran = harness(tmp_path, "serve", str(tmp_path / "missing"))
-    assert ran.returncode == 2
-    assert "missing' does not exist" in ran.stderr
+    completed = harness(tmp_path, "serve", "--port", "0", str(tmp_path))
+    assert completed.returncode == 2
+    assert completed.stderr.startswith(f"harness: no workspace here: neither {tmp_path} nor a directory above it")
+    assert "harness init DIR" in completed.stderr
+    completed = harness(tmp_path, "serve", str(tmp_path / "missing"))
+    assert completed.returncode == 2
+    assert "missing' does not exist" in completed.stderr
 
 
 def test_a_ledger_that_cannot_be_read_is_named_before_the_page_is_served(workspace: Workspace) -> None:
     (workspace.root / "harness.yaml").write_text("run: main\ncoordination_branch: gone\n")
-    ran = harness(workspace.root, "serve", "--port", "0")
-    assert ran.returncode == 2
-    assert "there is no branch gone" in ran.stderr
-    assert ran.stdout == ""
+    completed = harness(workspace.root, "serve", "--port", "0")
+    assert completed.returncode == 2
+    assert "there is no branch gone" in completed.stderr
+    assert completed.stdout == ""

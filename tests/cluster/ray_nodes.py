@@ -109,7 +109,7 @@ class RayNodes:
         command = [sys.executable, "-m", "ray.scripts.scripts", "start", *options, *resources, "--num-cpus=0"]
 
         def started() -> bool:  # a port of the head that was killed may be in use for a moment
-            done = subprocess.run(
+            completed = subprocess.run(
                 [*inside, *command, f"--object-store-memory={STORE_BYTES}", "--disable-usage-stats"],
                 env=environment,
                 capture_output=True,
@@ -117,10 +117,10 @@ class RayNodes:
                 timeout=120,
                 check=False,
             )
-            if done.returncode:
-                print(done.stdout, done.stderr)  # noqa: T201 - for who reads why a test failed
+            if completed.returncode:
+                print(completed.stdout, completed.stderr)  # noqa: T201 - for who reads why a test failed
                 self.kill_node(name)
-            return done.returncode == 0
+            return completed.returncode == 0
 
         wait_until(started, event=f"the start of the node {name}", poll_s=1.0)
         self.names.append(name)

@@ -189,10 +189,10 @@ def test_a_judge_without_a_connection_is_lost_at_once(cluster: Cluster) -> None:
 def test_a_missing_ray_is_named_with_the_fix(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(installed, "find_spec", lambda _: None)
     for command in (["daemon"], ["start", "--agent", "tuner"]):
-        done = cluster.site.call(*command, "--cluster", "auto")
-        assert done.returncode == 2
-        assert "Ray is not installed, and --cluster needs it" in done.stdout
-        assert "pip install 'kernel-harness[cluster]'" in done.stdout
+        completed = cluster.site.call(*command, "--cluster", "auto")
+        assert completed.returncode == 2
+        assert "Ray is not installed, and --cluster needs it" in completed.stdout
+        assert "pip install 'kernel-harness[cluster]'" in completed.stdout
 
 
 def test_status_shows_hosts_and_their_devices() -> None:
@@ -229,7 +229,7 @@ def test_a_clock_that_differs_by_an_hour_is_a_note_and_no_obstacle(monkeypatch: 
 
 
 def test_judges_that_give_way_to_other_programs_are_a_note_with_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
-    nice = HostStatus(name="gpu-a", node="1", devices=("gpu-a/cpu",), niceness=15)
-    monkeypatch.setattr(cluster_command, "cluster_hosts", lambda _: (nice,))
+    low_priority_host = HostStatus(name="gpu-a", node="1", devices=("gpu-a/cpu",), niceness=15)
+    monkeypatch.setattr(cluster_command, "cluster_hosts", lambda _: (low_priority_host,))
     (check,) = [check for check in cluster_command.cluster_checks("auto") if check.name == "host gpu-a"]
     assert (check.state, check.fix) == ("note", "start Ray there with RAY_worker_niceness=0")

@@ -252,9 +252,9 @@ def test_a_wrong_token_is_refused(run: RaySite, nodes: RayNodes) -> None:
 def test_a_whole_run_judges_on_the_cluster(tmp_path: Path, nodes: RayNodes) -> None:
     with site_in(tmp_path, tunable=True) as site:
         options = ("--agent", "tuner", "--workers", "1", "--cluster", nodes.address, "--max-evaluations", "3")
-        done = site.run("start", *options, extra=nodes.ray_environment())
-        assert done.returncode == 0, done.stdout
-        assert "ended: 3 evaluations are made" in done.stdout
+        completed = site.run("start", *options, extra=nodes.ray_environment())
+        assert completed.returncode == 0, completed.stdout
+        assert "ended: 3 evaluations are made" in completed.stdout
         entries = [entry for entry in site.entries() if entry.device is not None]
         assert {entry.device.model_dump()["host"] for entry in entries if entry.device} == {socket.gethostname()}
         site.no_strays()
@@ -297,8 +297,9 @@ print([name for name in os.environ if "RAY" in name], os.path.exists({str(nodes.
 """
     assert says(attempt, tmp_path) == "[] False"
     agent = command_line(empty_view(tmp_path / "view"), [sys.executable, "-I", "-c", attempt], {})
-    done = subprocess.run(agent, capture_output=True, text=True, timeout=120, check=False, env=nodes.ray_environment())
-    assert (done.returncode, done.stderr.strip()) == (0, "[] False")
+    environment = nodes.ray_environment()
+    completed = subprocess.run(agent, capture_output=True, text=True, timeout=120, check=False, env=environment)
+    assert (completed.returncode, completed.stderr.strip()) == (0, "[] False")
     run.end()
 
 

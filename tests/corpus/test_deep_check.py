@@ -350,18 +350,18 @@ def test_the_command_prints_each_problem_a_summary_and_json(tmp_path: Path, monk
     (tmp_path / ".git").mkdir()
     (tmp_path / "harness.yaml").write_text("run: main\n")
     monkeypatch.chdir(tmp_path)
-    ran = CliRunner().invoke(problems, ["check", "--deep", "t/*"], standalone_mode=False)
-    assert ran.exception is None, ran.output
-    assert ran.return_value == 1
-    lines = ran.stdout.splitlines()
+    completed = CliRunner().invoke(problems, ["check", "--deep", "t/*"], standalone_mode=False)
+    assert completed.exception is None, completed.output
+    assert completed.return_value == 1
+    lines = completed.stdout.splitlines()
     assert lines[0].startswith("[1/2] ok   t/norm_linear  mutants: ")
     assert lines[1].startswith("[2/2] BAD  t/unused  mutants: ")
     assert lines[2] == "     the input `bias` does not matter: no output changes with it"
-    assert ", 1 with failures" in ran.stdout
+    assert ", 1 with failures" in completed.stdout
     assert "2 not compared: written by hand" in lines
-    ran = CliRunner().invoke(problems, ["check", "--deep", "--json", "norm_linear"], standalone_mode=False)
-    assert ran.return_value == 0
-    (row,) = json.loads(ran.stdout)
+    completed = CliRunner().invoke(problems, ["check", "--deep", "--json", "norm_linear"], standalone_mode=False)
+    assert completed.return_value == 0
+    (row,) = json.loads(completed.stdout)
     assert (row["problem"], row["ok"], row["mutants"]["survived"]) == ("t/norm_linear", True, 0)
     assert row["mutants"]["killed"] == len(row["results"])
 

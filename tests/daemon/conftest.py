@@ -88,13 +88,13 @@ class Running:
     def git(self, *arguments: str) -> None:
         """Run a git command in the checkout, and repeat it while git's index is locked, as a person does."""
 
-        def ran() -> bool:
+        def git_succeeds() -> bool:
             with contextlib.suppress(subprocess.CalledProcessError):
                 git(self.site.root, *arguments)
                 return True
             return False
 
-        wait_until(ran, event=f"git {arguments[0]} by hand")
+        wait_until(git_succeeds, event=f"git {arguments[0]} by hand")
 
     def wait_for_message(self, words: str, deadline_s: float = DEADLINE_S) -> str:
         """Wait for a message on the display with these words, and return it."""

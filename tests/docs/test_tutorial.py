@@ -54,13 +54,13 @@ def run_commands(directory: Path, extra: dict[str, str]) -> int:
         if words[0] == "cd":
             current_directory = current_directory / words[1]
             continue
-        done = subprocess.run(
+        completed = subprocess.run(
             words, cwd=current_directory, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             check=False, timeout=1200,
         )  # fmt: skip
-        assert done.returncode == 0, f"{command}\n{done.stdout}"
+        assert completed.returncode == 0, f"{command}\n{completed.stdout}"
         for line in shown:
-            assert re.search(pattern(line), done.stdout), f"{command}\nshould show: {line}\n{done.stdout}"
+            assert re.search(pattern(line), completed.stdout), f"{command}\nshould show: {line}\n{completed.stdout}"
     return command_count
 
 

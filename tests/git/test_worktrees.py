@@ -105,8 +105,8 @@ def test_a_worktree_is_used_again_with_what_stands_in_it(repo: Repo) -> None:
 def test_a_killed_making_is_completed(repo: Repo, place: str) -> None:
     root = repo.workspace.root
     environment = {**os.environ, "HARNESS_FAILPOINT": f"worktree.{place}"}
-    done = subprocess.run([sys.executable, "-c", ADD, str(root)], env=environment, timeout=240, check=False)
-    assert done.returncode == -9
+    completed = subprocess.run([sys.executable, "-c", ADD, str(root)], env=environment, timeout=240, check=False)
+    assert completed.returncode == -9
     git(root, "worktree", "prune")
     assert files(add(repo)) == ["problems/s/p/definition.json", SOLUTION]
     assert_healthy(repo, add(repo))

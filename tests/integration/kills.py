@@ -126,21 +126,21 @@ class Killed:
             code, output = self._run("start" if case.lane == "revive" else case.lane, {})
             assert code == 0, output
         if case.lane != "daemon":
-            done = self.site.call("daemon", "--once")
-            assert done.returncode == 0, done.stdout
+            completed = self.site.call("daemon", "--once")
+            assert completed.returncode == 0, completed.stdout
         self.site.no_strays()
 
     def _run(self, lane: Lane, extra: Mapping[str, str]) -> tuple[int, str]:
         if lane in {"hand", "leave"}:
             action, text = ("work", "stub: speedup=1.1") if lane == "hand" else ("leave", UNSAVED)
-            done = self.site.run_program([sys.executable, str(HAND), action, "w03", "t/one", text], extra=extra)
+            completed = self.site.run_program([sys.executable, str(HAND), action, "w03", "t/one", text], extra=extra)
         elif lane == "start":
-            done = self.site.run(*START, extra=extra)
+            completed = self.site.run(*START, extra=extra)
         elif lane == "revive":
             return self._run_and_kill_a_worker(extra)
         else:
-            done = self.site.run("daemon", "--once", extra=extra)
-        return done.returncode, done.stdout
+            completed = self.site.run("daemon", "--once", extra=extra)
+        return completed.returncode, completed.stdout
 
     def _run_and_kill_a_worker(self, extra: Mapping[str, str]) -> tuple[int, str]:
         process = self.site.start(*START, extra=extra)

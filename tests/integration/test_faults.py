@@ -200,9 +200,9 @@ def test_a_killed_daemon_is_restarted_by_start_and_keeps_the_limit(site: Site) -
         "HARNESS_FAILPOINT_MARK": str(site.scratch / "died"),
     }
     start = ("start", "--workers", "1", "--agent", "tuner", "--device", "cpu", "--problem", "t/one")
-    done = site.run(*start, "--max-evaluations", "3", extra=killed_after_outcome)
-    assert done.returncode == 0, done.stdout
-    assert "the daemon ended (SIGKILL) and is started again" in done.stdout
+    completed = site.run(*start, "--max-evaluations", "3", extra=killed_after_outcome)
+    assert completed.returncode == 0, completed.stdout
+    assert "the daemon ended (SIGKILL) and is started again" in completed.stdout
     assert sum(evaluations(site).values()) == 3
     second_run = site.run(*start, "--max-evaluations", "1")
     assert second_run.returncode == 0, second_run.stdout

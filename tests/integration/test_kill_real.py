@@ -33,7 +33,7 @@ def passed(site: Site) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("place", "survives"),
+    ("place", "daemon_continues"),
     [
         ("daemon.after_dispatch:2", False),  # the candidate is being judged
         ("judge.runner_started:2", True),
@@ -41,12 +41,12 @@ def passed(site: Site) -> None:
         ("judge.answered:2", True),
     ],
 )
-def test_killed_with_the_whole_stack(site: Site, place: str, survives: bool) -> None:
+def test_killed_with_the_whole_stack(site: Site, place: str, daemon_continues: bool) -> None:
     mark = site.scratch / "killed"
     failpoint = {"HARNESS_FAILPOINT": place, "HARNESS_FAILPOINT_MARK": str(mark)}
     killed = site.run("daemon", "--once", extra=failpoint, deadline_s=DEADLINE_S)
     assert mark.exists(), killed.stdout
-    assert killed.returncode == (0 if survives else -signal.SIGKILL), killed.stdout
+    assert killed.returncode == (0 if daemon_continues else -signal.SIGKILL), killed.stdout
     site.no_strays()
     second_run = site.run("daemon", "--once", deadline_s=DEADLINE_S)
     assert second_run.returncode == 0, second_run.stdout

@@ -38,8 +38,8 @@ def restored(old: Site, directory: Path) -> Site:
 def test_a_run_goes_on_from_a_bundle_and_the_spool(tmp_path: Path, template: Site) -> None:
     old = Site(tmp_path / "work space", tmp_path / "scratch", commits=list(template.commits))
     shutil.copytree(template.root, old.root, symlinks=True)
-    done = old.call("daemon", "--once")
-    assert done.returncode == 0, done.stdout
+    completed = old.call("daemon", "--once")
+    assert completed.returncode == 0, completed.stdout
     with Repo(old.workspace) as repo:  # an entry that the head did not commit before its end
         ledger = Ledger(old.workspace, repo, branch="main")
         spooled = ledger.append(note("the device was replaced", old.entries("t/one")[0].problem_digest))
@@ -47,8 +47,8 @@ def test_a_run_goes_on_from_a_bundle_and_the_spool(tmp_path: Path, template: Sit
     site = restored(old, tmp_path)
     try:
         fresh = site.submit("w01", "t/one", "stub: speedup=1.8")
-        done = site.call("daemon", "--once")
-        assert done.returncode == 0, done.stdout
+        completed = site.call("daemon", "--once")
+        assert completed.returncode == 0, completed.stdout
         entries = site.entries()
         assert spooled in entries
         assert read_all(site.workspace.spool) == []

@@ -114,8 +114,8 @@ def assert_right(problem: Problem, workload: Workload, inputs: list[Any], *outpu
         values for outputs_of_call in outputs for values in zip(outputs_of_call, usual, exact, strict=True)
     ):
         assert torch.isfinite(actual).all()
-        off = (actual.float() - expected.float()).abs()
-        matched = off <= tolerance.max_atol + tolerance.max_rtol * expected.float().abs()
+        difference = (actual.float() - expected.float()).abs()
+        matched = difference <= tolerance.max_atol + tolerance.max_rtol * expected.float().abs()
         assert matched.float().mean().item() >= tolerance.required_matched_ratio
         error, honest = ((values_of_side.double() - true).abs() for values_of_side in (actual, expected))
         floor = torch.finfo(actual.dtype).eps * true.abs().mean().item()
@@ -208,8 +208,8 @@ def test_a_solution_agrees_with_the_reference(name: str, variant: str, tmp_path:
         inputs = inputs_of(problem, workload, seed)
         before = [value.clone() if isinstance(value, torch.Tensor) else value for value in inputs]
         outputs = compiled(workload, inputs)
-        for was, value in zip(before, inputs, strict=True):
-            assert torch.equal(was, value) if isinstance(value, torch.Tensor) else was == value
+        for value_before, value in zip(before, inputs, strict=True):
+            assert torch.equal(value_before, value) if isinstance(value, torch.Tensor) else value_before == value
         assert_right(problem, workload, inputs, outputs, compiled(workload, inputs, shift=2))
     small = problem.workloads[0].model_copy(update={"axes": AWKWARD[name][-1]})
     for scale in (30.0, 1e-3):

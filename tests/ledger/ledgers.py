@@ -36,8 +36,8 @@ def git(root: Path, *arguments: str, stdin: bytes | None = None) -> str:
     }
     environment = {**os.environ, **identity, "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null"}
     command = ["git", "-C", str(root), *arguments]
-    ran = subprocess.run(command, env=environment, input=stdin, capture_output=True, check=True, timeout=240)
-    return ran.stdout.decode().strip()
+    completed = subprocess.run(command, env=environment, input=stdin, capture_output=True, check=True, timeout=240)
+    return completed.stdout.decode().strip()
 
 
 def make_workspace(root: Path, files: dict[str, str] | None = None) -> Workspace:

@@ -331,11 +331,11 @@ def test_killed_anywhere_nothing_is_lost_and_nothing_entered_twice(
     environment = {**os.environ, "HARNESS_FAILPOINT": failpoint}
     killed = subprocess.run([*command, "0"], env=environment, capture_output=True, text=True, check=False, timeout=240)
     assert killed.returncode == -signal.SIGKILL
-    promised = len(killed.stdout.split())
+    acknowledged = len(killed.stdout.split())
     done = [document.seq for document in read_documents(workspace, repo, FILE, branch="main")]
     # One entry more than the acknowledged ones may exist, after a kill between the sync and the acknowledgement.
     assert done == list(range(1, len(done) + 1))
-    assert promised <= len(done) <= promised + 1
+    assert acknowledged <= len(done) <= acknowledged + 1
     subprocess.run([*command, str(len(done))], capture_output=True, check=True, timeout=240)
     assert committed(workspace) == [1, 2, 3, 4, 5]
     trees = [

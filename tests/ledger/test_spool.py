@@ -137,9 +137,9 @@ with opened(directory) as spool:
     assert [item.seq for item in spooled_records(directory)] == [1]
     spool.append(record(2))
 """
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=240)
-    assert ran.stdout.count("no space left to write the ledger's spool (File too large)") == 2
-    assert "free some space" in ran.stdout
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=240)
+    assert completed.stdout.count("no space left to write the ledger's spool (File too large)") == 2
+    assert "free some space" in completed.stdout
     assert [record.seq for record in spooled_records(tmp_path)] == [1, 2]
     with opened(tmp_path) as spool:
         assert spool.recovered == []
@@ -209,8 +209,8 @@ with opened(Path({str(tmp_path)!r})) as spool:
         spool.append(record(seq))
 """
     environment = {**os.environ, "HARNESS_FAILPOINT": failpoint}
-    ran = subprocess.run([sys.executable, "-c", code], env=environment, check=False, timeout=240)
-    assert ran.returncode == -signal.SIGKILL
+    completed = subprocess.run([sys.executable, "-c", code], env=environment, check=False, timeout=240)
+    assert completed.returncode == -signal.SIGKILL
     with opened(tmp_path) as spool:
         assert [record.seq for record in spooled_records(tmp_path)] == seqs
         assert len(spool.recovered) == ("half" in failpoint)
@@ -224,8 +224,8 @@ def test_killed_while_repairing(tmp_path: Path, failpoint: str) -> None:
         file.write(b"record 12 torn")
     code = f"from pathlib import Path; from harness.ledger.spool import Spool; Spool.open(Path({str(tmp_path)!r}))"
     environment = {**os.environ, "HARNESS_FAILPOINT": failpoint}
-    ran = subprocess.run([sys.executable, "-c", code], env=environment, check=False, timeout=240)
-    assert ran.returncode == -signal.SIGKILL
+    completed = subprocess.run([sys.executable, "-c", code], env=environment, check=False, timeout=240)
+    assert completed.returncode == -signal.SIGKILL
     with opened(tmp_path):
         assert [record.seq for record in spooled_records(tmp_path)] == [1]
     assert [aside.read_bytes() for aside in tmp_path.glob("*.torn-at-*")] == [b"record 12 torn"]

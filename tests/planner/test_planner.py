@@ -248,9 +248,9 @@ def test_decisions_replay(site: Site) -> None:
     with Repo(site.workspace) as repo:
         replays = replay(site.workspace, repo, Config())
     assert [(replayed.seq, replayed.is_equal) for replayed in replays] == [(1, True), (2, True)]
-    done = site.call("planner", "--replay")
-    assert done.returncode == 0
-    assert done.stdout.count("yes") == 2
+    completed = site.call("planner", "--replay")
+    assert completed.returncode == 0
+    assert completed.stdout.count("yes") == 2
     assert "no decisions of run other" in site.call("planner", "--replay", "--run", "other").stdout
 
 
@@ -271,9 +271,9 @@ def test_a_decision_of_an_earlier_policy_is_replayed_by_that_policy(site: Site) 
     with Repo(site.workspace) as repo, Ledger(site.workspace, repo, branch="main", writer="planner") as ledger:
         ledger.append_record(DECISIONS, {**record, "decision": decision.model_dump(mode="json")})
         ledger.flush(force=True)
-    done = site.call("planner", "--replay", "--json")
-    assert done.returncode == 0, done.stdout
-    assert [(row["policy"], row["same"]) for row in json.loads(done.stdout)] == [("coverage-then-gain/1", "yes")]
+    completed = site.call("planner", "--replay", "--json")
+    assert completed.returncode == 0, completed.stdout
+    assert [(row["policy"], row["same"]) for row in json.loads(completed.stdout)] == [("coverage-then-gain/1", "yes")]
     compared = json.loads(site.call("planner", "--replay", "--json", "--policy", "gain-bandit").stdout)
     assert [(row["policy"], row["same"], row["moves"]) for row in compared] == [("gain-bandit/1", 0, 1)]
 
@@ -287,9 +287,9 @@ def test_a_decision_that_comes_out_differently_is_an_answer_of_no(site: Site) ->
     inputs, decided, decision = text.partition("decision:")
     file.write_text(inputs + decided + decision.replace('"t/one"', '"t/two"'))
     git(site.root, "commit", "--quiet", "--all", "-m", "Tamper")
-    done = site.call("planner", "--replay")
-    assert done.returncode == 1
-    assert "1 of 1 decisions differ from the recorded ones" in done.stdout
+    completed = site.call("planner", "--replay")
+    assert completed.returncode == 1
+    assert "1 of 1 decisions differ from the recorded ones" in completed.stdout
 
 
 def test_one_planner_a_repository(site: Site) -> None:

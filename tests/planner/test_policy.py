@@ -94,9 +94,9 @@ def test_a_decision_obeys_people_and_invents_nothing(decide_by: Decide, given_in
         assert row.worker not in pinned
         assert row.problem in listed - paused
         assert workers[row.worker].finished.get(row.problem) != "exhausted"
-    for name, about in workers.items():
+    for name, facts_of_worker in workers.items():
         assert decision.reasons[name]
-        open_to_it = listed - paused - set(about.finished)
+        open_to_it = listed - paused - set(facts_of_worker.finished)
         if open_to_it and name not in pinned:
             assert name in {row.worker for row in new}, "a worker is idle although a problem is open to it"
 
@@ -121,12 +121,12 @@ def test_workers_share_a_problem_only_when_nothing_better_is_free(
             "workers": tuple(w.model_copy(update={"finished": {}}) for w in given_inputs.workers),
         }
     )
-    crowd = Counter(row.problem for row in decide_by(fresh).assignments)
+    worker_counts = Counter(row.problem for row in decide_by(fresh).assignments)
     if len(fresh.workers) <= len(fresh.problems):
-        assert max(crowd.values(), default=0) <= 1
-    elif crowd:
-        assert max(crowd.values()) - min(crowd.values()) <= 1
-        assert len(crowd) == len(fresh.problems)
+        assert max(worker_counts.values(), default=0) <= 1
+    elif worker_counts:
+        assert max(worker_counts.values()) - min(worker_counts.values()) <= 1
+        assert len(worker_counts) == len(fresh.problems)
 
 
 def simulate(decide_by: Decide, problems: int, workers: int, evaluations: int) -> list[tuple[str, str]]:
@@ -188,9 +188,9 @@ def test_two_workers_cover_six_problems_without_meeting(decide_by: Decide) -> No
 @each_policy
 def test_a_stale_problem_is_left_and_returned_to(decide_by: Decide) -> None:
     trace = [problem for _, problem in simulate(decide_by, 2, 1, 200)]
-    stays = [problem for problem, before in zip(trace, [None, *trace], strict=False) if problem != before]
+    visited_problems = [problem for problem, before in zip(trace, [None, *trace], strict=False) if problem != before]
     assert set(trace) == set(NAMES[:2])
-    assert len(stays) > 4, "a worker comes back to problems it left"
+    assert len(visited_problems) > 4, "a worker comes back to problems it left"
     assert max(Counter(trace).values()) <= 120, "neither problem starves the other"
 
 
@@ -217,15 +217,15 @@ def test_a_worker_whose_tuner_is_done_moves_or_rests(decide_by: Decide) -> None:
         )
     )
     assert [row.problem for row in moved.assignments] == [NAMES[1]]
-    rests = decide_by(
+    without_work = decide_by(
         PolicyInputs(
             problems=problems,
             workers=(WorkerFacts(worker="w01", finished={NAMES[0]: "exhausted", NAMES[1]: "stale"}),),
             assignments=rows,
         )
     )
-    assert rests.assignments == ()
-    assert "nothing left" in rests.reasons["w01"]
+    assert without_work.assignments == ()
+    assert "nothing left" in without_work.reasons["w01"]
 
 
 @each_policy
@@ -337,8 +337,10 @@ def test_round_robin_obeys_people_and_keeps_workers_apart(given_inputs: PolicyIn
             "workers": tuple(w.model_copy(update={"finished": {}}) for w in policy_inputs.workers),
         }
     )
-    crowd = Counter(row.problem for row in round_robin(unfinished).assignments)
-    assert not crowd or max(crowd.values()) <= -(-len(policy_inputs.workers) // max(1, len(policy_inputs.problems)))
+    worker_counts = Counter(row.problem for row in round_robin(unfinished).assignments)
+    assert not worker_counts or max(worker_counts.values()) <= -(
+        -len(policy_inputs.workers) // max(1, len(policy_inputs.problems))
+    )
     assert not paused & {row.problem for row in busy if row.state == "active"}
 
 

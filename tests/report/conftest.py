@@ -57,8 +57,8 @@ def story(tmp_path: Path) -> Iterator[Story]:
             "special": site.submit("w05", "t/one", "if (n == 128) stub: speedup=1.1"),
             "never": site.submit("w04", "t/never", "stub: speedup=0.7"),
         }
-        ran = site.call("daemon", "--once")
-        assert ran.returncode == 0, ran.stdout
+        completed = site.call("daemon", "--once")
+        assert completed.returncode == 0, completed.stdout
         remote = directory / "remote.git"
         git(directory, "init", "--quiet", "--bare", "--initial-branch=main", str(remote))
         git(site.root, "remote", "add", "origin", str(remote))

@@ -35,8 +35,8 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> ReportFile:
     workspace = make_run(tmp_path_factory.mktemp("large") / "w", problems=PROBLEMS, entries=ENTRIES)
     harness(workspace.root, "log", "-n", "1")  # makes the index before the measurement
     before = processor_time_s()
-    ran = harness(workspace.root, "report", "-o", "report.html", "--commit-url", COMMITS + "{}")
-    assert ran.returncode == 0, ran.stderr
+    completed = harness(workspace.root, "report", "-o", "report.html", "--commit-url", COMMITS + "{}")
+    assert completed.returncode == 0, completed.stderr
     return ReportFile(workspace.root / "report.html", processor_time_s() - before)
 
 

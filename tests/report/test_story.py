@@ -23,15 +23,15 @@ def test_the_story(story: Story) -> None:
 
 
 def pull(story: Story, problem: str, *options: str) -> dict[str, object]:
-    ran = story.site.call("pr", problem, "--json", *options)
-    assert ran.returncode == 0, ran.stdout
-    result: dict[str, object] = json.loads(ran.stdout)
+    completed = story.site.call("pr", problem, "--json", *options)
+    assert completed.returncode == 0, completed.stdout
+    result: dict[str, object] = json.loads(completed.stdout)
     return result
 
 
 def a_review_has_all_facts(story: Story) -> None:
-    ran = story.site.call("review", "t/one")
-    assert ran.returncode == 0, ran.stdout
+    completed = story.site.call("review", "t/one")
+    assert completed.returncode == 0, completed.stdout
     for part in (
         "t/one for cpu",
         "candidate ",
@@ -41,7 +41,7 @@ def a_review_has_all_facts(story: Story) -> None:
         "PASSED: 1.50",
         "+// stub: speedup=1.5",
     ):
-        assert part in ran.stdout, part
+        assert part in completed.stdout, part
     narrow = story.site.call("review", "t/one", "--no-diff", extra={"COLUMNS": "80"}).stdout
     tables = narrow[narrow.index("workload") :].splitlines()
     assert max(len(line) for line in tables if not line.startswith(("PASSED", "warning"))) <= 80
@@ -88,9 +88,9 @@ def a_second_pull_request_changes_nothing(story: Story) -> None:
 
 def the_champions_are_proved(story: Story) -> None:
     for problem in PROBLEMS:
-        ran = story.site.call("proof", f"main..win/main/{problem}")
-        assert ran.returncode == 0, ran.stdout
-        assert f"proved: {problem} for cpu, tree {story.champions[problem].tree[:12]}" in ran.stdout
+        completed = story.site.call("proof", f"main..win/main/{problem}")
+        assert completed.returncode == 0, completed.stdout
+        assert f"proved: {problem} for cpu, tree {story.champions[problem].tree[:12]}" in completed.stdout
     comment = story.site.call("proof", "main..win/main/t/two", "--markdown").stdout
     assert comment.startswith("### The ledger proves this merge")
     assert "| workload | latency us |" in comment
@@ -121,8 +121,8 @@ def a_person_merges_one_by_rebase_and_one_by_squash(story: Story) -> None:
 def the_ledger_grows_and_stays_valid(story: Story) -> None:
     story.site.submit("w01", "t/three", "stub: speedup=1.4")
     assert story.site.call("daemon", "--once").returncode == 0
-    ran = story.site.call("audit")
-    assert ran.returncode == 0, ran.stdout
+    completed = story.site.call("audit")
+    assert completed.returncode == 0, completed.stdout
     honest = story.site.call("proof", "main..win/main/t/three")
     assert honest.returncode == 0, honest.stdout
     assert "note: a newer champion exists" in honest.stdout
@@ -130,10 +130,10 @@ def the_ledger_grows_and_stays_valid(story: Story) -> None:
 
 def a_newer_champion_is_reported_and_replaces_on_request(story: Story) -> None:
     before = story.git("rev-parse", "win/main/t/three")
-    ran = story.site.call("pr", "t/three")
-    assert ran.returncode == 1
-    assert "has the champion of seq" in ran.stdout
-    assert "a newer champion exists" in ran.stdout
+    completed = story.site.call("pr", "t/three")
+    assert completed.returncode == 1
+    assert "has the champion of seq" in completed.stdout
+    assert "a newer champion exists" in completed.stdout
     result = pull(story, "t/three", "--replace")
     assert result["made"]
     assert story.git("rev-parse", f"refs/harness/replaced/win/main/t/three/{before}") == before
@@ -142,13 +142,13 @@ def a_newer_champion_is_reported_and_replaces_on_request(story: Story) -> None:
 
 
 def a_pull_request_without_a_confirmed_entry_fails(story: Story) -> None:
-    ran = story.site.call("pr", "t/never")
-    assert ran.returncode == 1
-    assert "t/never for cpu in run main has no confirmed entry" in ran.stdout
+    completed = story.site.call("pr", "t/never")
+    assert completed.returncode == 1
+    assert "t/never for cpu in run main has no confirmed entry" in completed.stdout
     assert story.site.call("pr", "t/nowhere").returncode == 2
     definition = story.site.root / "problems/t/three/definition.json"
     definition.write_text(definition.read_text().replace("adds one", "adds one, exactly"))
     story.git("commit", "--quiet", "-am", "Say it better")
-    ran = story.site.call("pr", "t/three")
-    assert ran.returncode == 1
-    assert "every entry of t/three for cpu in run main is of an earlier form of the problem" in ran.stdout
+    completed = story.site.call("pr", "t/three")
+    assert completed.returncode == 1
+    assert "every entry of t/three for cpu in run main is of an earlier form of the problem" in completed.stdout

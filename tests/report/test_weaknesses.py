@@ -129,9 +129,9 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict
     texts: dict[str, dict[str, str]] = {name: {} for name in OUTPUTS}
 
     def output_of(*arguments: str) -> str:
-        ran = site.call(*arguments)
-        assert ran.returncode == 0 or arguments[0] == "audit", ran.stdout  # its problems have no history
-        return ran.stdout
+        completed = site.call(*arguments)
+        assert completed.returncode == 0 or arguments[0] == "audit", completed.stdout  # its problems have no history
+        return completed.stdout
 
     try:
         commits = {case.problem: site.submit("w01", case.problem, case.name) for case in cases}

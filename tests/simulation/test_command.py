@@ -22,9 +22,9 @@ TINY = ["--problems", "6", "--gpus", "1", "--workers", "3", "--days", "1", "--se
 
 
 def call(*words: str) -> str:
-    done = CliRunner().invoke(cli, ["planner", "simulate", *words], catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    return done.stdout
+    completed = CliRunner().invoke(cli, ["planner", "simulate", *words], catch_exceptions=False)
+    assert completed.exit_code == 0, completed.output
+    return completed.stdout
 
 
 def test_the_table_as_json() -> None:

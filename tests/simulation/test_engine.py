@@ -73,13 +73,13 @@ def test_gpus_are_a_queue() -> None:
     """With one GPU and slow judging, the GPU is never idle and judges one candidate at a time."""
     one_gpu = replace(SMALL, gpus=1, workers=60, problems=60, hours=30.0)
     sixty_gpus = replace(one_gpu, gpus=60)
-    crowded, free = (
+    queued, unlimited = (
         simulate(WORLDS["diminishing"], POLICIES[ROUND_ROBIN], 2, settings) for settings in (one_gpu, sixty_gpus)
     )
-    assert crowded.gpu_busy_hours <= one_gpu.hours
-    assert crowded.samples[-1].evaluations <= free.samples[-1].evaluations
-    assert crowded.samples[-1].gpu_hours == pytest.approx(30.0)
-    assert free.samples[-1].gpu_hours == pytest.approx(1800.0)
+    assert queued.gpu_busy_hours <= one_gpu.hours
+    assert queued.samples[-1].evaluations <= unlimited.samples[-1].evaluations
+    assert queued.samples[-1].gpu_hours == pytest.approx(30.0)
+    assert unlimited.samples[-1].gpu_hours == pytest.approx(1800.0)
 
 
 def test_workers_on_one_problem_repeat_each_other() -> None:

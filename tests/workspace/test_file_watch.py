@@ -29,10 +29,10 @@ def git(repository: Path, *arguments: str) -> str:
         "GIT_COMMITTER_NAME": "t",
         "GIT_COMMITTER_EMAIL": "t@example.invalid",
     }
-    done = subprocess.run(
+    completed = subprocess.run(
         ["git", *arguments], cwd=repository, env=environment, check=True, capture_output=True, text=True, timeout=240
     )
-    return done.stdout.strip()
+    return completed.stdout.strip()
 
 
 class Calls:

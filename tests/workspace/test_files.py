@@ -65,8 +65,8 @@ def test_a_file_keeps_its_permissions(tmp_path: Path) -> None:
 def test_a_kill_while_writing_leaves_the_old_content(tmp_path: Path) -> None:
     file = tmp_path / "f"
     file.write_text("old")
-    done = subprocess.run([sys.executable, "-c", KILLED, str(file)], timeout=240, check=False)
-    assert done.returncode == -signal.SIGKILL
+    completed = subprocess.run([sys.executable, "-c", KILLED, str(file)], timeout=240, check=False)
+    assert completed.returncode == -signal.SIGKILL
     assert file.read_text() == "old"
 
 
