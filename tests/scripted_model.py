@@ -124,11 +124,11 @@ class ScriptedModel:
     requests: list[ModelRequest] = field(default_factory=list)
     """Requests of main loops, in order."""
     other_requests: list[tuple[str, str]] = field(default_factory=list)
-    """Method and path of everything that was no such request."""
+    """Method and path of all other requests."""
     keys: set[str] = field(default_factory=set)
-    """Credentials that came along."""
+    """Credentials of the requests."""
     sent: dict[int, float] = field(default_factory=dict)
-    """id of a request in `requests` -> when its answer's last byte had been handed over."""
+    """id of a request in `requests` -> the time at which the last byte of its answer was sent."""
     _scripts: dict[str, Iterator[Step]] = field(default_factory=dict)
     _failing: dict[str, tuple[Fail, int]] = field(default_factory=dict)
 

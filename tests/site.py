@@ -30,7 +30,7 @@ from tests.waiting import DEADLINE_S, wait_until
 STUB = Path(__file__).parent / "stub_judge.py"
 TARGET = "cpu"
 MARKER = "HARNESS_TEST_SITE"
-"""In the environment of every process that a site starts, and so of their children."""
+"""A variable in the environment of every process that a site starts, and so of their children."""
 
 DEFINITION = {
     "name": "increment",
@@ -139,7 +139,7 @@ class Site:
 
     root: Path
     scratch: Path
-    """For what must not lie in the workspace: locks, request notes."""
+    """The directory of files that must not be in the workspace: locks and recorded requests."""
     stub: bool = True
     processes: list[subprocess.Popen[str]] = field(default_factory=list)
     commits: list[Commit] = field(default_factory=list)

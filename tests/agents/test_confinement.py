@@ -18,7 +18,7 @@ from tests.site import Site, git
 SOLUTION = agents_site.solution_path("t/one")
 SECRET = "nobody-may-read-this"
 OUT = "escaped"
-"""What a successful escape would print or write."""
+"""The text that a successful escape prints or writes."""
 
 
 @dataclass(frozen=True)

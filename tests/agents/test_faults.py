@@ -36,19 +36,19 @@ def at_work(
         yield model, site.start("worker", "w01", "--agent", "claude", extra=agents_site.environment(model))
 
 
-def done(site: Site) -> None:
+def wait_for_end(site: Site) -> None:
     agents_site.wait_for_status(site, "has finished", agents_site.finished("t/one"))
 
 
-def good(*before: Step) -> list[Step]:
+def steps_to_pass(*before: Step) -> list[Step]:
     """Return the steps, followed by those of a kernel that passes."""
     return [*before, *agents_site.kernel("t/one", "stub: speedup=1.5"), agents_site.submit()]
 
 
 @pytest.mark.slow
 def test_a_short_rate_limit_only_delays_the_session(site: Site) -> None:
-    with at_work(site, lambda _: good(Fail(429, retry_after="1", times=2))) as (model, _):
-        done(site)
+    with at_work(site, lambda _: steps_to_pass(Fail(429, retry_after="1", times=2))) as (model, _):
+        wait_for_end(site)
         assert len({request.session for request in model.requests}) == 1
         assert model.requests[2].at - model.requests[0].at >= 2.0, "as long as the model API asked for"
     assert agents_site.verdicts(site) == ["PASSED"]
@@ -58,19 +58,19 @@ def test_a_short_rate_limit_only_delays_the_session(site: Site) -> None:
 
 @pytest.mark.slow
 def test_a_long_rate_limit_pauses_the_session_which_is_resumed_by_its_id(site: Site) -> None:
-    with at_work(site, lambda _: good(Fail(429, retry_after="6"))) as (model, _):
+    with at_work(site, lambda _: steps_to_pass(Fail(429, retry_after="6"))) as (model, _):
         agents_site.wait_for_status(site, "waits", lambda status: status.state == "waiting for the model")
         assert 3.0 < api_backoff.read_backoff(site.workspace).wait_s() <= 6.0
-        done(site)
+        wait_for_end(site)
         assert len({request.session for request in model.requests}) == 1, "resumed, not begun again"
     assert agents_site.verdicts(site) == ["PASSED"]
 
 
 @pytest.mark.slow
 def test_an_overload_backs_off_and_an_exhausted_one_pauses(site: Site) -> None:
-    with at_work(site, lambda _: good(Fail(529, times=8))) as (model, _):
+    with at_work(site, lambda _: steps_to_pass(Fail(529, times=8))) as (model, _):
         agents_site.wait_for_status(site, "waits", lambda status: status.state == "waiting for the model")
-        done(site)
+        wait_for_end(site)
         waits = [b.at - a.at for a, b in zip(model.requests[:8], model.requests[1:9], strict=True)]
     assert waits[0] < waits[1] < waits[2], "each wait is longer than the one before"
     assert agents_site.verdicts(site) == ["PASSED"]
@@ -90,8 +90,8 @@ def test_a_refused_credential_stops_the_worker_with_a_sentence(site: Site) -> No
 
 @pytest.mark.slow
 def test_a_dropped_stream_is_requested_again_and_both_requests_are_paid(site: Site) -> None:
-    with at_work(site, lambda _: good(Drop())) as (model, _):
-        done(site)
+    with at_work(site, lambda _: steps_to_pass(Drop())) as (model, _):
+        wait_for_end(site)
         answers = len(model.requests)
     assert agents_site.verdicts(site) == ["PASSED"]
     assert total(unrecorded_accounts(site.workspace)).turns == answers
@@ -99,8 +99,8 @@ def test_a_dropped_stream_is_requested_again_and_both_requests_are_paid(site: Si
 
 @pytest.mark.slow
 def test_a_hanging_model_is_given_up_after_the_idle_time(site: Site) -> None:
-    with at_work(site, lambda _: good(Hang())):
-        done(site)
+    with at_work(site, lambda _: steps_to_pass(Hang())):
+        wait_for_end(site)
     assert agents_site.verdicts(site) == ["PASSED"]
     assert "cannot be reached" in agents_site.log(site)
 
@@ -110,14 +110,14 @@ def test_an_outage_pauses_and_does_not_fail(site: Site) -> None:
     agents_site.configure(site, QUICK)
     agents_site.assign(site, agents_site.row("t/one"))
     site.start("daemon")
-    with scripted(lambda _: good()) as model:
+    with scripted(lambda _: steps_to_pass()) as model:
         unreachable = {**agents_site.environment(model), "ANTHROPIC_BASE_URL": "http://127.0.0.1:9"}
         worker = site.start("worker", "w01", "--agent", "claude", extra=unreachable)
         agents_site.wait_for_status(site, "waits", lambda status: status.state == "waiting for the model")
         worker.terminate()
         worker.communicate(timeout=120)
         site.start("worker", "w01", "--agent", "claude", extra=agents_site.environment(model))
-        done(site)
+        wait_for_end(site)
     assert agents_site.verdicts(site) == ["PASSED"]
 
 
@@ -125,10 +125,10 @@ def test_an_outage_pauses_and_does_not_fail(site: Site) -> None:
 def test_malformed_tool_input_is_answered_and_the_session_goes_on(site: Site) -> None:
     def script(_: ModelRequest) -> list[Step]:
         wrong = Use("mcp__harness__submit", raw='{"message": "cut')
-        return good(wrong, Use("mcp__harness__submit", {"message": 3}), Use("mcp__harness__nothing", {}))
+        return steps_to_pass(wrong, Use("mcp__harness__submit", {"message": 3}), Use("mcp__harness__nothing", {}))
 
     with at_work(site, script):
-        done(site)
+        wait_for_end(site)
     assert agents_site.verdicts(site) == ["PASSED"]
 
 
@@ -153,7 +153,7 @@ def test_a_killed_cli_is_resumed_with_its_work_and_its_money(site: Site) -> None
         wait_until(lambda: len(model.requests) == 3, event="the third turn")
         agents_site.wait_for_status(site, "is in Bash", lambda status: "time.sleep" in status.last_message)
         os.kill(cli_of(site), signal.SIGKILL)
-        done(site)
+        wait_for_end(site)
         assert len({request.session for request in model.requests}) == 1
         answers = len(model.requests)
     assert agents_site.verdicts(site) == ["PASSED"]
@@ -183,7 +183,7 @@ def test_a_killed_harness_leaves_no_process_and_resumes(site: Site) -> None:
         wait_until(lambda: not any(_alive(pid) for pid in before), event="the end of the sandbox")
         assert total(unrecorded_accounts(site.workspace)).usd == spent.usd > 0
         site.start("worker", "w01", "--agent", "claude", extra=agents_site.environment(model))
-        done(site)
+        wait_for_end(site)
         assert len({request.session for request in model.requests}) == 1
     assert agents_site.verdicts(site) == ["PASSED"]
 
@@ -228,7 +228,7 @@ def _alive(pid: int) -> bool:
 )
 def test_a_governor_ends_the_session(site: Site, settings: str, script: list[Step], reason: str) -> None:
     with at_work(site, lambda _: script, f"agent: {{model: claude-opus-4-5, per_session: {settings}}}") as (model, _):
-        done(site)
+        wait_for_end(site)
         assert len(model.requests) < 12
     assert reason in agents_site.log(site)
 
@@ -236,7 +236,7 @@ def test_a_governor_ends_the_session(site: Site, settings: str, script: list[Ste
 @pytest.mark.slow
 def test_an_agent_that_ends_twice_without_a_submission_is_done(site: Site) -> None:
     with at_work(site, lambda _: [Say("I am thinking.")] * 9, daemon=False) as (model, _):
-        done(site)
+        wait_for_end(site)
         assert len(model.requests) == 2
     assert "the agent is done, after 0 submissions" in agents_site.log(site)
     assert agents_site.verdicts(site) == []
@@ -245,8 +245,8 @@ def test_an_agent_that_ends_twice_without_a_submission_is_done(site: Site) -> No
 @pytest.mark.slow
 def test_a_flood_of_output_is_cut_and_survived(site: Site) -> None:
     flood = agents_site.bash("yes flood | head -c 300000000")
-    with at_work(site, lambda _: good(flood, Say("x" * 3_000_000))) as (model, _):
-        done(site)
+    with at_work(site, lambda _: steps_to_pass(flood, Say("x" * 3_000_000))) as (model, _):
+        wait_for_end(site)
         assert max(len(result) for result in model.requests[-1].results) < 100_000
     assert agents_site.log(site).count("\n") < 500
 

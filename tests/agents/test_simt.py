@@ -34,7 +34,7 @@ NAMESPACES = {
     "normalization": "Moments warp_merge(",
     "int4": "void unpack_int4(",
 }
-"""Namespace in pieces.cpp -> what only its piece contains."""
+"""Namespace in pieces.cpp -> a text that only its piece contains."""
 LOCKED = "{{ const std::lock_guard<std::mutex> held(memory_lock); {} }}"
 PTX = (
     (r'asm volatile\("st\.release[^"]*" ::"l"\(flag\)[^;]*\);', LOCKED.format("*flag = 1;")),
@@ -114,7 +114,7 @@ STATEMENTS = (
     (r"extern __shared__ unsigned char raw\[\];", "unsigned char* raw = shared_memory;"),
     (r"__grid_constant__ ", ""),
 )
-"""Inline PTX in the examples' kernels -> the same in the emulation."""
+"""Inline PTX in the examples' kernels -> the equivalent code of the emulation."""
 
 
 def piece_with(marker: str) -> CodePiece:

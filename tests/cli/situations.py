@@ -32,7 +32,7 @@ class Place:
     site: Site
     scratch: Path
     stack: ExitStack
-    """Ends what an arrangement has started."""
+    """Ends the processes and mounts of an arrangement."""
 
     def configure(self, text: str) -> None:
         file = self.site.workspace.config_file

@@ -158,20 +158,20 @@ def test_no_git_identity_is_needed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mount", "says"),
+    ("mount", "message"),
     [
         (["--ro-bind", "{}", "{}"], "Read-only file system"),
         (["--size", "8192", "--tmpfs", "{}"], "the disk is full: 0.0 MB are free"),
     ],
 )
-def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path, mount: list[str], says: str) -> None:
+def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path, mount: list[str], message: str) -> None:
     parts = [part.format(tmp_path) for part in mount]
     command = ["bwrap", "--dev-bind", "/", "/", *parts, "--chdir", "/", sys.executable, "-m", "harness", "init"]
     command.append(str(tmp_path / "w"))
     completed = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert completed.returncode == 2, completed.stderr
     assert completed.stderr.startswith("harness: ")
-    assert says in completed.stderr
+    assert message in completed.stderr
     assert "Traceback" not in completed.stderr
 
 

@@ -79,7 +79,7 @@ def check_error(row: WrongUse, site: Site, scratch: Path, *, in_process: bool = 
     assert len(lines) == 2, completed.stdout
     error, fix = lines
     assert error.startswith("harness: "), error
-    assert re.search(row.says, error), error
+    assert re.search(row.message, error), error
     assert fix.startswith("  "), fix
     assert row.fix in fix, fix
     assert not list(site.workspace.logs.glob("*.log")), "no process of a run has a log"
@@ -118,7 +118,7 @@ def doctor(row: WrongUse, site: Site, scratch: Path, extra: Mapping[str, str]) -
 
 
 JUDGE = {"torch", "bubblewrap"}
-"""What only the harness' own judge needs."""
+"""Requirements of the harness' own judge only."""
 DISK = {"files", "disk"}
 CPU = TrialDevice()
 

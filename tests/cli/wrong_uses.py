@@ -40,13 +40,13 @@ class WrongUse:
 
     name: str
     arguments: tuple[str, ...]
-    says: str
+    message: str
     """A regular expression for the line of error."""
     fix: str
-    """What the fix contains."""
+    """A part of the fix."""
     arrange: Arrange = lambda _: Situation({})
     doctor: str | None = None
-    """The requirement that `harness doctor` calls missing in the same situation."""
+    """The requirement that `harness doctor` reports as missing in the same situation."""
     within_s: float = 3.0
 
 

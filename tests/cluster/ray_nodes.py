@@ -18,7 +18,7 @@ from typing import Literal
 from tests.waiting import wait_until
 
 NODE = "HARNESS_TEST_NODE"
-"""In the environment of every process of a node, and so of the judges on it."""
+"""A variable in the environment of every process of a node, and so of its judges."""
 STORE_BYTES = "80000000"
 Part = Literal["raylet", "gcs_server", "actor", "judge"]
 _COMMANDS: dict[Part, str] = {

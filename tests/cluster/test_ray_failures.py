@@ -53,7 +53,7 @@ time_t time(time_t *out) {
     return now.tv_sec;
 }
 """
-"""A library that lets a process's clock be an hour ahead."""
+"""A library that sets the clock of a process an hour ahead."""
 
 
 @pytest.fixture(scope="module")

@@ -36,7 +36,7 @@ def test_llama_becomes_problems(tmp_path: Path) -> None:
 
 FEW = ("qwen2", "vit", "t5", "PixArtTransformer2DModel")
 MOST_CPU_SECONDS = 90.0
-"""Of one architecture: twenty of them take fifteen minutes on two cores at most."""
+"""Limit for one architecture, so that twenty take at most fifteen minutes on two cores."""
 
 
 def test_architectures_take_bounded_processor_time_and_give_the_same_files_again(tmp_path: Path) -> None:

@@ -20,10 +20,10 @@ from tests.site import Commit, Site, git, site_in
 from tests.waiting import DEADLINE_S, wait_until
 
 Once = Callable[..., None]
-"""The fixture `once`: the daemon from its start until nothing is left to do."""
+"""The fixture `once`: it runs the daemon from its start until no work is left."""
 
 
-def of(entries: list[Entry], commit: Commit, kind: EntryKind = EntryKind.EVALUATION) -> list[Entry]:
+def entries_of(entries: list[Entry], commit: Commit, kind: EntryKind = EntryKind.EVALUATION) -> list[Entry]:
     """Return the entries of one kind about a commit's candidate."""
     return [
         entry

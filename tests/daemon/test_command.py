@@ -21,7 +21,7 @@ from tests.waiting import wait_until
 
 EVENT_TO_QUEUED_S = 0.3
 DAEMON_MB = 120.0
-"""Daemon and planner together have 200."""
+"""The limit of the daemon's memory, of 200 MB for the daemon and the planner."""
 
 
 def ready(site: Site) -> None:

@@ -12,7 +12,7 @@ import pytest
 from harness.model.config import Config
 from harness.model.verdict import EntryKind, Verdict
 from harness.workspace.file_watch import RefWatch
-from tests.daemon.conftest import Daemon, Once, kinds, of
+from tests.daemon.conftest import Daemon, Once, entries_of, kinds
 from tests.site import Site, git, write_problem
 from tests.waiting import wait_until
 
@@ -25,7 +25,7 @@ def test_the_way_of_a_candidate_from_commit_to_champion(site: Site, once: Once) 
     baseline = entries[0]
     assert baseline.kind is EntryKind.BASELINE
     assert set(baseline.baselines) == {"t/one-0", "t/one-1"}
-    (evaluation,) = of(entries, fast)
+    (evaluation,) = entries_of(entries, fast)
     assert evaluation.cites == baseline.seq
     assert evaluation.candidate is not None
     assert evaluation.candidate.model_dump() == {
@@ -35,13 +35,13 @@ def test_the_way_of_a_candidate_from_commit_to_champion(site: Site, once: Once) 
         "worker": "w02",
         "language": "cpp",
     }
-    (confirmation,) = of(entries, fast, EntryKind.CONFIRMATION)
+    (confirmation,) = entries_of(entries, fast, EntryKind.CONFIRMATION)
     assert confirmation.cites == evaluation.seq
-    (champion,) = of(entries, fast, EntryKind.CHAMPION)
+    (champion,) = entries_of(entries, fast, EntryKind.CHAMPION)
     assert champion.cites == confirmation.seq
     assert champion.summary == confirmation.summary
-    assert [entry.verdict for entry in of(entries, slow)] == [Verdict.PASSED]
-    assert not of(entries, slow, EntryKind.CONFIRMATION)
+    assert [entry.verdict for entry in entries_of(entries, slow)] == [Verdict.PASSED]
+    assert not entries_of(entries, slow, EntryKind.CONFIRMATION)
 
 
 def test_the_judge_is_asked_about_snapshots_of_commits_and_the_fastest_baseline(site: Site, once: Once) -> None:
@@ -94,7 +94,7 @@ def test_the_same_tree_is_measured_once_whoever_commits_it_and_however_often(sit
     assert first.tree == second.tree
     once()
     once()
-    assert len(of(site.entries(), first)) == 1
+    assert len(entries_of(site.entries(), first)) == 1
     assert kinds(site)[EntryKind.EVALUATION] == 2
     assert kinds(site)[EntryKind.BASELINE] == 1
 
@@ -110,7 +110,7 @@ def test_packed_refs_are_seen_as_loose_ones_are(site: Site, once: Once) -> None:
     commit = site.submit("w01", "t/one", "packed")
     git(site.root, "pack-refs", "--all", "--prune")
     once()
-    assert len(of(site.entries(), commit)) == 1
+    assert len(entries_of(site.entries(), commit)) == 1
 
 
 def test_commits_that_the_coordination_branch_has_are_not_candidates_any_more(site: Site, once: Once) -> None:
@@ -152,13 +152,13 @@ def test_a_solution_that_would_overflow_a_parser_gets_its_verdict_and_others_are
     )
     with daemon() as running:  # after a restart the branch still holds it
         assert running.entry_of(site.submit("w02", "t/two", "stub: speedup=1.3")).verdict is Verdict.PASSED
-    assert len(of(site.entries(), deep)) == 1
+    assert len(entries_of(site.entries(), deep)) == 1
 
 
 def test_a_malformed_solution_gets_its_verdict_without_a_judge(site: Site, once: Once) -> None:
     commit = site.submit("w01", "t/one", solution="language: cobol\nentry: kernel.cpp::increment\n")
     once()
-    (entry,) = of(site.entries(), commit)
+    (entry,) = entries_of(site.entries(), commit)
     assert entry.verdict is Verdict.COMPILE_ERROR
     assert entry.reason is not None
     assert entry.reason.startswith("solution.yaml:1: ")
@@ -187,7 +187,7 @@ def test_a_link_that_leads_out_is_a_verdict_too(site: Site, once: Once) -> None:
 def test_a_language_that_the_run_does_not_allow_is_refused(site: Site, once: Once) -> None:
     commit = site.submit("w01", "t/one", "in cpp")
     once(Config(languages=("pytorch",)))
-    (entry,) = of(site.entries(), commit)
+    (entry,) = entries_of(site.entries(), commit)
     assert entry.verdict is Verdict.COMPILE_ERROR
     assert entry.reason == "solution.yaml: `language` is cpp; this run allows pytorch"
 
@@ -213,8 +213,8 @@ def test_a_problem_that_changes_while_the_daemon_runs_is_another_problem(site: S
         before = running.entry_of(commit)
         write_problem(site.root, "t/one", workloads=3)
         running.git("commit", "--quiet", "-am", "One more workload")
-        wait_until(lambda: len(of(site.entries(), commit)) == 2, event="a second evaluation")
-    after = of(site.entries(), commit)[1]
+        wait_until(lambda: len(entries_of(site.entries(), commit)) == 2, event="a second evaluation")
+    after = entries_of(site.entries(), commit)[1]
     assert after.problem_digest != before.problem_digest
     assert len(after.workloads) == 3
     assert kinds(site)[EntryKind.BASELINE] == 2
@@ -227,7 +227,7 @@ def test_a_change_of_documentation_is_no_change_of_a_problem(site: Site, once: O
     git(site.root, "add", "--all")
     git(site.root, "commit", "--quiet", "-m", "Say more")
     once()
-    assert len(of(site.entries(), commit)) == 1
+    assert len(entries_of(site.entries(), commit)) == 1
 
 
 def test_a_new_judge_version_measures_again(site: Site, once: Once, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,7 +235,7 @@ def test_a_new_judge_version_measures_again(site: Site, once: Once, monkeypatch:
     once()
     monkeypatch.setenv("STUB_JUDGE_VERSION", "2")
     once()
-    assert len({entry.environment.judge for entry in of(site.entries(), commit) if entry.environment}) == 2
+    assert len({entry.environment.judge for entry in entries_of(site.entries(), commit) if entry.environment}) == 2
 
 
 def test_a_malformed_problem_is_reported_and_delays_no_other(site: Site, daemon: Daemon) -> None:
@@ -295,10 +295,10 @@ def test_a_stop_while_a_judge_works_leaves_no_judge_and_no_half_entry(site: Site
         wait_until(lambda: site.judging().kind == "evaluation", event="a judge at work")
         assert site.judging().worker == "w01"
     site.no_strays()
-    assert not of(site.entries(), commit)
+    assert not entries_of(site.entries(), commit)
     go.touch()
     once()
-    assert len(of(site.entries(), commit)) == 1
+    assert len(entries_of(site.entries(), commit)) == 1
 
 
 def test_without_watches_commits_are_found_by_looking(

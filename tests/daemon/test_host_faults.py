@@ -12,7 +12,7 @@ from harness.daemon.postponed import PostponedWork
 from harness.errors import EXIT_HOST_FAULT, EXIT_OUT_OF_MEMORY, ConfigurationError
 from harness.model.verdict import EntryKind, Verdict
 from harness.workspace import judge_client
-from tests.daemon.conftest import Daemon, Once, of
+from tests.daemon.conftest import Daemon, Once, entries_of
 from tests.site import Site
 from tests.waiting import wait_until
 
@@ -84,7 +84,7 @@ def test_others_are_judged_while_one_candidate_waits(site: Site, daemon: Daemon)
 
         before = tries()
         wait_until(lambda: tries() >= before + 2, event="more tries")
-        assert of(site.entries(), special) == []
+        assert entries_of(site.entries(), special) == []
         fault.unlink()
         assert running.entry_of(special).verdict is Verdict.PASSED
 
@@ -109,10 +109,10 @@ def test_a_candidate_that_alone_exhausts_memory_gets_its_verdict(site: Site, onc
     fault.write_text(f"{EXIT_OUT_OF_MEMORY} this machine lets nothing more start")
     once()
     entries = site.entries()
-    (entry,) = of(entries, greedy)
+    (entry,) = entries_of(entries, greedy)
     assert entry.verdict is Verdict.RUNTIME_ERROR
     assert "this machine lets nothing more start" in str(entry.reason)
-    assert [of(entries, commit)[0].verdict for commit in honest] == [Verdict.PASSED] * 8
+    assert [entries_of(entries, commit)[0].verdict for commit in honest] == [Verdict.PASSED] * 8
 
 
 def test_a_judge_that_the_kernel_kills_for_memory_is_no_loss_of_the_candidate(
@@ -123,7 +123,7 @@ def test_a_judge_that_the_kernel_kills_for_memory_is_no_loss_of_the_candidate(
     monkeypatch.setattr(judge_client, "oom_kills", lambda: next(kills))
     commit = site.submit("w01", "t/one", "stub: kill-once")
     once()
-    (entry,) = of(site.entries(), commit)
+    (entry,) = entries_of(site.entries(), commit)
     assert entry.verdict is Verdict.PASSED
     assert not (site.workspace.state / "attempts").exists()
 

@@ -20,7 +20,7 @@ from harness.model.judging import JUDGE_PROTOCOL
 from harness.model.verdict import EntryKind, Verdict
 from harness.report.proof import check_proof
 from harness.report.review import review
-from tests.daemon.conftest import Once, of
+from tests.daemon.conftest import Once, entries_of
 from tests.ledger.ledgers import draft
 from tests.site import Commit, Site, git
 
@@ -93,7 +93,7 @@ def test_a_champion_of_an_older_protocol_is_history_until_it_is_measured_again_f
     assert after.champion.speedup == pytest.approx(1.4, rel=0.01)
     assert cells(after)[3].startswith("1.4")
     assert "judge protocol" not in site.call("status").stdout
-    assert len(of(site.entries(), fresh)) == 1
+    assert len(entries_of(site.entries(), fresh)) == 1
     with Repo(site.workspace) as repo:
         break_messages = [request.message for request in audit(site.workspace, repo, branch="main").breaks]
     assert [
@@ -121,9 +121,9 @@ def test_a_runner_up_is_measured_again_and_takes_the_place_of_a_champion_that_fa
     evaluated = [Path(request["solution_dir"]).name for request in site.requests() if request["kind"] == "evaluation"]
     assert evaluated == [first.tree, second.tree, fresh.tree], "both go first, though one worker made both"
     entries = [entry for entry in site.entries() if entry.judge_protocol == JUDGE_PROTOCOL]
-    assert [entry.verdict for entry in of(entries, first)] == [Verdict.REWARD_HACK]
-    assert of(entries, third) == []
-    assert len(of(entries, second, EntryKind.CONFIRMATION)) == 1
+    assert [entry.verdict for entry in entries_of(entries, first)] == [Verdict.REWARD_HACK]
+    assert entries_of(entries, third) == []
+    assert len(entries_of(entries, second, EntryKind.CONFIRMATION)) == 1
     after = standing_of(site)
     assert after.champion is not None
     assert after.champion.tree == second.tree
@@ -138,7 +138,7 @@ def test_candidates_that_cannot_be_measured_again_stay_marked_and_delay_no_other
     git(site.root, "prune", "--expire=now")
     fresh = site.submit("w02", "t/one", "stub: speedup=1.2")
     once()
-    assert len(of(site.entries(), fresh, EntryKind.CONFIRMATION)) == 1
+    assert len(entries_of(site.entries(), fresh, EntryKind.CONFIRMATION)) == 1
     assert f"t/one seq 3 cannot be measured again: its commit {old.id} is missing" in site.daemon().messages
     after = standing_of(site)
     assert after.champion is not None

@@ -12,7 +12,7 @@ from harness.daemon import due_work
 from harness.daemon.queue import EvaluationQueue, Job
 from harness.git.repo import Repo
 from harness.model.verdict import EntryKind
-from tests.daemon.conftest import Daemon, Once, of
+from tests.daemon.conftest import Daemon, Once, entries_of
 from tests.site import Commit, Site, git
 from tests.waiting import DEADLINE_S, wait_until
 
@@ -81,7 +81,7 @@ def test_judges_go_on_while_the_ledger_is_committed(
         wait_until(
             lambda: "ledger/t/one.yaml" in git(site.root, "ls-tree", "-r", "--name-only", "main"), event="a commit"
         )
-    assert len(of(site.entries(), first)) == len(of(site.entries(), second)) == 1
+    assert len(entries_of(site.entries(), first)) == len(entries_of(site.entries(), second)) == 1
 
 
 def test_what_a_commit_of_the_ledger_keeps_from_is_reported_and_tried_again(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from harness.model.verdict import EntryKind
 from harness.model.weaknesses import SYMBOL
-from tests.daemon.conftest import Once, of
+from tests.daemon.conftest import Once, entries_of
 from tests.site import Site, git, write_problem
 
 
@@ -18,10 +18,10 @@ def test_entries_name_the_baselines_that_are_missing(site: Site, once: Once) -> 
     once()
     entries = site.entries()
     for kind in (EntryKind.EVALUATION, EntryKind.CONFIRMATION):
-        (entry,) = of(entries, without_compile, kind)
+        (entry,) = entries_of(entries, without_compile, kind)
         assert entry.environment is not None
         assert (entry.environment.model_extra or {})["missing_baselines"] == {"compile": "no C++ compiler"}
-        (entry,) = of(entries, with_all, kind)
+        (entry,) = entries_of(entries, with_all, kind)
         assert entry.environment is not None
         assert not (entry.environment.model_extra or {}).get("missing_baselines")
     (line,) = [line for line in site.call("status").stdout.splitlines() if line.startswith(SYMBOL)]

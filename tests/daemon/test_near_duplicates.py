@@ -13,7 +13,7 @@ from harness.ledger.index import Index
 from harness.ledger.standings import standings
 from harness.model.entry import Entry
 from harness.model.verdict import EntryKind, Verdict
-from tests.daemon.conftest import Once, kinds, of
+from tests.daemon.conftest import Once, entries_of, kinds
 from tests.site import SOLUTION, Commit, Site
 
 SEALED = """language: cuda
@@ -32,7 +32,7 @@ def requests(site: Site) -> list[str]:
 
 
 def entry_of(site: Site, commit: Commit) -> Entry:
-    (entry,) = of(site.entries(), commit)
+    (entry,) = entries_of(site.entries(), commit)
     return entry
 
 

@@ -40,7 +40,7 @@ class Case:
 
     lane: Lane
     after: tuple[str, ...] = ()
-    """Failpoints of earlier kills, whose remains this one repairs."""
+    """Failpoints of earlier kills, after which this one repairs the remaining state."""
 
 
 def _cases(lane: Lane, area: str, places: str, after: tuple[str, ...] = ()) -> dict[str, Case]:

@@ -29,7 +29,7 @@ PACKAGE = Path(harness.__file__).parent
 WITHOUT_START = sorted(place for place, case in CASES.items() if case.lane not in {"start", "revive"})
 UNDER_START = sorted(set(CASES) - set(WITHOUT_START))
 OFTEN = {"daemon.after_outcome", "judge.before_timing", "worktree.tree_written"}
-"""Those of which every run of the suite makes a test; `make test-long` makes all."""
+"""Failpoints that `make test` covers; `make test-long` covers all."""
 
 
 def _marked(places: list[str]) -> list[object]:

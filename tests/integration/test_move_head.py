@@ -12,7 +12,7 @@ from harness.ledger.ledger import Ledger
 from harness.ledger.spool import read_all
 from harness.model.entry import EntryDraft
 from harness.model.verdict import EntryKind
-from tests.daemon.conftest import of
+from tests.daemon.conftest import entries_of
 from tests.site import Site, git
 
 
@@ -52,7 +52,7 @@ def test_a_run_goes_on_from_a_bundle_and_the_spool(tmp_path: Path, template: Sit
         entries = site.entries()
         assert spooled in entries
         assert read_all(site.workspace.spool) == []
-        assert len(of(entries, fresh)) == len(of(entries, fresh, EntryKind.CHAMPION)) == 1
+        assert len(entries_of(entries, fresh)) == len(entries_of(entries, fresh, EntryKind.CHAMPION)) == 1
         evaluated = Counter(
             entry.candidate.tree for entry in entries if entry.kind is EntryKind.EVALUATION and entry.candidate
         )

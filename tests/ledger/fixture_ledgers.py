@@ -31,7 +31,7 @@ PROBLEMS = ("L1/softmax", "starter/rmsnorm_h4096", "starter/swiglu")
 BUNDLE = "repository.bundle"
 STANDINGS = "standings.json"
 PROTOCOL = 1
-"""The judge protocol of every entry of the fixtures that there are."""
+"""The judge protocol of every entry of the existing fixtures."""
 SPOOLED = 1
 """Documents that only the spool of a fixture holds."""
 

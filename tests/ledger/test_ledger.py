@@ -318,7 +318,7 @@ OFTEN = {
     "spool.half_written:2",
     "spool.before_drop",
 }
-"""In every run of the suite; `make test-long` makes all."""
+"""Failpoints that `make test` covers; `make test-long` covers all."""
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ class _Problem:
     baseline_us: float
     bound_us: float
     skill: float
-    """ln of the speed-up that much work would reach."""
+    """ln of the speed-up that the problem approaches with many evaluations."""
     reached: float = -0.35
     seq: int = 0
 

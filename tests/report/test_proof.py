@@ -183,7 +183,7 @@ def removes_the_solution(court: Court) -> None:
     court.on_the_branch({KERNEL: None})
 
 
-def says_more_than_the_ledger(court: Court) -> None:
+def adds_words_to_the_ledger(court: Court) -> None:
     court.on_the_branch({}, amend=court.message().replace("1.5", "2.5"))
 
 
@@ -234,7 +234,7 @@ def forges_the_base_ledger_whole(court: Court) -> None:
         (is_for_another_target, f"it was judged for {PROBLEM} on cpu (seq 6) instead"),
         (brings_two_at_once, "it changes 2 solutions ("),
         (removes_the_solution, f"it removes {PLACE}/: a removal has no measurement"),
-        (says_more_than_the_ledger, "differs from the ledger (seq 7), which has: The judge measured 1.5"),
+        (adds_words_to_the_ledger, "differs from the ledger (seq 7), which has: The judge measured 1.5"),
         (cites_another_hash, "differs from the ledger (seq 7), which has: Ledger-Entry: "),
         (changes_the_base_ledger, "is broken: ledger/starter/rmsnorm_h4096.yaml seq 3: chain broken"),
         (cuts_the_base_ledger, f"{HEADS} has another end of the file"),

@@ -49,7 +49,7 @@ class Case:
     bytes: int
     products: Mapping[tuple[str, str], int] = field(default_factory=dict)
     elementwise: int | None = None
-    """All other operations, if they were computed."""
+    """All other operations, if they are computed by hand."""
     us: Mapping[str, float] = field(default_factory=dict)
     """Target -> the bound in microseconds."""
     make: str | None = None

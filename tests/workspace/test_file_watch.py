@@ -14,7 +14,7 @@ import pytest
 from harness.workspace.file_watch import Debouncer, FileWatch, RefWatch
 
 SOON_S = 120.0
-"""These tests run on busy machines. How soon it is on a quiet one, `make bench` measures."""
+"""A limit for busy machines; `make bench` measures the latency on an idle one."""
 
 BRANCH = "refs/heads/agents/main/w01/starter/rmsnorm"
 

@@ -30,7 +30,7 @@ from tests.report.test_browser import OUTSIDE, background
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 KEPT = Path(__file__).parents[3] / "build" / "serve"
-"""The last screenshots, for people."""
+"""The directory of the last screenshots, for people."""
 HARNESS = (sys.executable, "-m", "harness")
 
 

@@ -264,10 +264,10 @@ def test_a_port_that_is_taken_names_the_fix() -> None:
 
 
 @pytest.mark.parametrize(
-    ("address", "says"),
+    ("address", "message"),
     [("localhost", "`localhost` is not an IP address"), ("192.0.2.1", "cannot listen at 192.0.2.1")],
 )
-def test_an_address_that_cannot_be_used_names_the_fix(address: str, says: str) -> None:
-    with pytest.raises(ConfigurationError, match=says) as error:
+def test_an_address_that_cannot_be_used_names_the_fix(address: str, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message) as error:
         listen(address, 0)
     assert "harness serve    # listens at 127.0.0.1" in (error.value.remedy or "")
