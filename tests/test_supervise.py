@@ -46,7 +46,7 @@ def test_every_session_failed_is_an_error_with_the_agents_last_words(site: Site)
     assert "every session failed" in shown["failure"]
     output = output[output.rindex("harness: ") :]
     assert "every session failed (1 of 1), so nothing was evaluated. w01: t/one: exit code 3: no licence here" in output
-    assert f"{site.workspace.logs}/worker-w01.log: " in output, "where"
+    assert f"{site.workspace.logs}/worker-w01.log: " in output, "the place"
     assert "fix `agent` in harness.yaml" in output
     site.no_strays()
 
@@ -61,7 +61,7 @@ def test_no_judge_that_becomes_ready_is_an_error_with_its_reason(site: Site) -> 
     assert "the daemon cannot work" in output
     assert "it wrote: bubblewrap is missing" in output
     assert "it failed 5 times in a row and never became ready" in output
-    assert f"{site.workspace.logs}/judge-cpu.log" in output, "where"
+    assert f"{site.workspace.logs}/judge-cpu.log" in output, "the place"
     assert "`harness doctor`" in output, "the fix"
     site.no_strays()
 
@@ -146,9 +146,9 @@ def test_a_refused_credential_is_shown_at_once_and_ends_the_run(site: Site) -> N
         run = site.start(*START, "--max-minutes", "5", extra=environment(model))
         assert run.stdout is not None
         first_line = next(line for line in run.stdout if "refuses the credential (401)" in line)
-        seen_at = time.monotonic()
+        shown_at = time.monotonic()
         output = first_line + run.stdout.read()  # the first line may be the message of the end
-        logging.getLogger(__name__).info("shown after %.2f s", seen_at - model.requests[0].at)
+        logging.getLogger(__name__).info("shown after %.2f s", shown_at - model.requests[0].at)
         assert run.wait(120) == 2
         assert len(model.requests) == 1
     assert "the worker-w01 cannot work" in output

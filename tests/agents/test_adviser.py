@@ -53,7 +53,7 @@ def test_a_proposal_is_corrected_from_the_tools_answer_and_taken(site: Site) -> 
     assert "| vectorise |" in text
     with Repo(site.workspace) as repo:
         accounts = [account for account in all_accounts(site.workspace, repo, "main") if account.worker == "planner"]
-    assert total(accounts).turns == len(model.requests), "recorded already or not"
+    assert total(accounts).turns == len(model.requests), "recorded or not yet recorded"
 
 
 @pytest.mark.parametrize(

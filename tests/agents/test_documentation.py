@@ -182,8 +182,8 @@ def test_there_is_text_for_every_language_and_target() -> None:
 
 
 @pytest.mark.parametrize("wanted", QUERIES, ids=[entry["query"] for entry in QUERIES])
-def test_a_query_finds_its_page_in_the_first_two_results(wanted: dict[str, str]) -> None:
-    assert wanted["page"] in [section.file for section in matching_sections(wanted["query"], limit=2)]
+def test_a_query_finds_its_page_in_the_first_two_results(query_entry: dict[str, str]) -> None:
+    assert query_entry["page"] in [section.file for section in matching_sections(query_entry["query"], limit=2)]
 
 
 def test_there_are_sixty_queries_and_each_page_about_kernels_answers_one() -> None:

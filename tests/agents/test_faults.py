@@ -50,7 +50,7 @@ def test_a_short_rate_limit_only_delays_the_session(site: Site) -> None:
     with at_work(site, lambda _: steps_to_pass(Fail(429, retry_after="1", times=2))) as (model, _):
         wait_for_end(site)
         assert len({request.session for request in model.requests}) == 1
-        assert model.requests[2].at - model.requests[0].at >= 2.0, "as long as the model API asked for"
+        assert model.requests[2].at - model.requests[0].at >= 2.0, "the wait that the model API requested"
     assert agents_site.verdicts(site) == ["PASSED"]
     assert "all workers wait 1 s" in agents_site.log(site)
     assert "api_retry" not in agents_site.log(site)
@@ -62,7 +62,7 @@ def test_a_long_rate_limit_pauses_the_session_which_is_resumed_by_its_id(site: S
         agents_site.wait_for_status(site, "waits", lambda status: status.state == "waiting for the model")
         assert 3.0 < api_backoff.read_backoff(site.workspace).wait_s() <= 6.0
         wait_for_end(site)
-        assert len({request.session for request in model.requests}) == 1, "resumed, not begun again"
+        assert len({request.session for request in model.requests}) == 1, "resumed, not started again"
     assert agents_site.verdicts(site) == ["PASSED"]
 
 

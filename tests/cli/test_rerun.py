@@ -36,7 +36,7 @@ def test_a_measurement_is_reproduced_and_a_forged_one_is_not(site: Site) -> None
     completed = site.call("audit", "--rerun", "1", "--top", "--json")
     assert completed.returncode == 1
     report = json.loads(completed.stdout[completed.stdout.index("{") : completed.stdout.rindex("}") + 1])
-    assert report["whole"], "nothing but a rerun shows it"
+    assert report["whole"], "only a rerun detects it"
     (mismatch,) = report["reruns"]
     assert (mismatch["problem"], mismatch["holds"]) == ("t/two", False)
     assert mismatch["recorded"] > mismatch["expected"][0] > 1.9

@@ -214,7 +214,7 @@ def test_a_problem_glob_that_matches_nothing_is_an_error(site: Site) -> None:
     completed = site.call(*START, "--problem", "nowhere/*")
     assert completed.returncode == 2, completed.stdout
     assert "nowhere/*" in completed.stdout
-    assert "t/one" in completed.stdout, "what there is"
+    assert "t/one" in completed.stdout, "the existing problems"
 
 
 @pytest.mark.parametrize("columns", [80, 160])

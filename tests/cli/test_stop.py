@@ -17,7 +17,7 @@ def test_a_second_start_is_refused_by_name_and_stop_ends_the_first(site: Site) -
     assert daemon.returncode == 2
     assert f"held by pid {site.daemon().pid} (harness daemon)" in daemon.stdout
     running = {file.stem for file in site.workspace.status.glob("*.json")}
-    assert running >= {"daemon", "planner", "start", "worker-w01"}, "nothing was disturbed"
+    assert running >= {"daemon", "planner", "start", "worker-w01"}, "the first run continues"
     stopped = site.call("stop")
     assert stopped.returncode == 0, stopped.stdout
     assert "harness start` continues the run" in stopped.stdout

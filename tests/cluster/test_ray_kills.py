@@ -69,4 +69,4 @@ def test_twenty_kills_leave_one_entry_for_each_of_forty_candidates(tmp_path: Pat
         site.no_strays()
         run.assert_each_passed_once(commits)
         run.assert_audited()
-        assert "lost" in output, "no kill was felt"
+        assert "lost" in output, "no kill affected the run"

@@ -44,8 +44,8 @@ def test_there_are_enough_quantised_and_serving_problems() -> None:
     assert len(serving) >= 26
     assert set(quantised).isdisjoint(serving)
     assert len(quantised) + len(serving) == len(BY_HAND)
-    for written_as in ("fp8", "nvfp4", "mxfp4", "mxfp8", "int8", "int4", "paged", "ragged", "mla", "rope", "sampling"):
-        assert with_tag(written_as), written_as
+    for tag in ("fp8", "nvfp4", "mxfp4", "mxfp8", "int8", "int4", "paged", "ragged", "mla", "rope", "sampling"):
+        assert with_tag(tag), tag
 
 
 @pytest.mark.parametrize("key", sorted(BY_HAND))

@@ -73,7 +73,7 @@ def test_a_reference_that_kills_the_judge_is_invalid_and_its_candidates_get_the_
     write_problem(site.root, "t/one", description="stub: kill")
     git(site.root, "commit", "--quiet", "-am", "A bad reference")
     bad = site.submit("w01", "t/one", "honest")
-    good = site.submit("w01", "t/two", "honest")
+    honest = site.submit("w01", "t/two", "honest")
     once()
     entries = site.entries()
     (baseline,) = [entry for entry in entries if entry.kind is EntryKind.BASELINE and entry.problem == "t/one"]
@@ -82,7 +82,7 @@ def test_a_reference_that_kills_the_judge_is_invalid_and_its_candidates_get_the_
     (entry,) = entries_of(entries, bad)
     assert entry.verdict is Verdict.INVALID_REFERENCE
     assert entry.cites == baseline.seq
-    assert [entry.verdict for entry in entries_of(entries, good)] == [Verdict.PASSED]
+    assert [entry.verdict for entry in entries_of(entries, honest)] == [Verdict.PASSED]
 
 
 def test_a_judge_that_never_becomes_ready_ends_the_daemon_with_the_reason(
@@ -163,7 +163,7 @@ def test_the_last_judge_of_a_target_takes_its_candidates_along(
     once(Config(devices=("cpu", "cuda")))
     message = "the judge of cpu is given up: it failed 16 times in a row and did not become ready again"
     assert message in site.daemon().messages
-    assert site.daemon().queued == 0, "nothing would take what is left"
+    assert site.daemon().queued == 0, "no judge is left for the remaining candidate"
 
 
 def test_a_daemon_whose_every_judge_is_lost_for_good_ends_with_the_reason(

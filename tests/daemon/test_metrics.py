@@ -98,6 +98,6 @@ def test_a_disk_that_fills_and_empties(tmp_path: Path, monkeypatch: pytest.Monke
         file.write_bytes(bytes(4 * 2**20 - 2**15))
         assert str(tmp_path / "disk") in (watch.fault() or "")
         file.write_bytes(bytes(4 * 2**20 - 2**16 - 2**15))
-        assert watch.fault() is not None, "it goes on only when there is clearly enough"
+        assert watch.fault() is not None, "judging resumes only with a margin of free space"
         file.unlink()
         assert watch.fault() is None

@@ -41,10 +41,10 @@ def judged(site: Site, commit: Commit) -> None:
 
 def wait_for_message(site: Site, words: str) -> str:
     """Wait until the daemon shows a message with these words."""
-    message_found = wait_until(
+    messages = wait_until(
         lambda: [message for message in site.daemon().messages if words in message], event=f"a message with {words!r}"
     )
-    return str(message_found[0])
+    return str(messages[0])
 
 
 def end(process: subprocess.Popen[str], pid: int | None = None) -> str:

@@ -64,7 +64,7 @@ def test_a_kill_under_start_is_recovered(place: str, tunable_template: Site, tmp
 def test_every_failpoint_is_killed_at_and_there_are_enough() -> None:
     planted = {name for file in PACKAGE.rglob("*.py") for name in places_in(file)}
     reached = {place.partition(":")[0] for place in CASES}
-    assert planted - reached == set(), "plant a failpoint, and say in kills.py how it is reached"
+    assert planted - reached == set(), "add a failpoint, and a case in kills.py that reaches it"
     assert reached - planted == set(), "a case without its failpoint"
     assert set(CASES) >= OFTEN
     assert len(planted) >= 50

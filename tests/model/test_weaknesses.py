@@ -42,7 +42,7 @@ def facts(**parts: Any) -> MeasurementFacts:
 def test_a_sound_number_has_none() -> None:
     assert kinds(facts()) == []
     assert kinds(BASELINE) == []
-    assert weaknesses(MeasurementFacts()) == (), "a champion entry measured nothing itself"
+    assert weaknesses(MeasurementFacts()) == (), "a champion entry has no measurement of its own"
 
 
 @pytest.mark.parametrize(

@@ -190,8 +190,8 @@ def test_a_stale_problem_is_left_and_returned_to(decide_by: Decide) -> None:
     trace = [problem for _, problem in simulate(decide_by, 2, 1, 200)]
     visited_problems = [problem for problem, before in zip(trace, [None, *trace], strict=False) if problem != before]
     assert set(trace) == set(NAMES[:2])
-    assert len(visited_problems) > 4, "a worker comes back to problems it left"
-    assert max(Counter(trace).values()) <= 120, "neither problem starves the other"
+    assert len(visited_problems) > 4, "a worker returns to problems that it left"
+    assert max(Counter(trace).values()) <= 120, "no problem gets nearly all evaluations"
 
 
 @each_policy
@@ -311,7 +311,7 @@ def test_a_problem_without_a_record_gets_the_rate_of_its_family() -> None:
     new = [ProblemFacts(problem=f"{family}/new", evaluations=4, speedup=1.0, score=0.5) for family in ("rich", "poor")]
     expected = expected_gains([*rich, *poor, *new])
     assert expected["rich/new"] > 2 * expected["poor/new"]
-    assert expected["rich/0"] > expected["poor/new"] > expected["poor/0"], "little tried is worth more than much"
+    assert expected["rich/0"] > expected["poor/new"] > expected["poor/0"], "few trials are worth more than many"
 
 
 @given(inputs())

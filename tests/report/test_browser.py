@@ -100,7 +100,7 @@ def numbers(cells: list[str]) -> list[float]:
 
 def test_the_report_is_small_and_made_quickly(report: ReportFile) -> None:
     assert report.file.stat().st_size <= 3_000_000
-    assert report.cpu_s <= 12, "processor time, three times what it takes: another process' load is not ours"
+    assert report.cpu_s <= 12, "processor time, independent of other load, with a margin of three"
 
 
 def test_the_page_makes_no_request_and_has_no_errors(watched: WatchedPage, report: ReportFile) -> None:
@@ -208,7 +208,7 @@ def test_everything_fits_in_the_page_at_every_width(
             expect(page.locator("#detail svg")).to_be_visible()
             assert page.evaluate("document.documentElement.scrollWidth") <= width
             body = page.locator("#detail").evaluate("(box) => [box.scrollWidth, box.clientWidth]")
-            assert body[0] <= body[1], "a table or a difference scrolls by itself"
+            assert body[0] <= body[1], "a table or a difference has its own scroll bar"
             assert page.evaluate(OUTSIDE) == []
 
 

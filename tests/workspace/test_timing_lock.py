@@ -60,7 +60,7 @@ def test_a_clock_waits_for_work_and_later_work_waits_for_the_clock() -> None:
                 assert not timed.is_set()
                 finish.set()
                 assert timed.wait(20)
-                assert not later.is_set(), "work that came after the clock does not overtake it"
+                assert not later.is_set(), "later work does not precede the waiting clock"
                 stop.set()
                 assert later.wait(20)
 

@@ -61,7 +61,7 @@ def test_the_token_is_exchanged_for_a_cookie_of_this_page_alone() -> None:
         for name in FILES[:-1]:
             assert (await served.get(access.path + name, served.cookie))[0] == 200
         assert (await served.get(access.path + "other", served.cookie))[0] == 404
-        assert (await served.get("/", served.cookie))[0] == 403, "the cookie opens the page, and not the way in"
+        assert (await served.get("/", served.cookie))[0] == 403, "the cookie opens the page only"
 
     in_loop(test)
 
@@ -190,7 +190,7 @@ def test_a_viewer_that_reconnects_gets_what_it_missed() -> None:
         async with served.events(last_id) as next_event:
             served.publish(meta={"run": "other"}, problem__a={"n": 3})
             newest_id, changed = await next_event()
-            assert changed == {"meta": {"run": "other"}}, "nothing again that it has"
+            assert changed == {"meta": {"run": "other"}}, "data that the viewer has is not sent again"
         of_another_server = f"another-{newest_id.partition('-')[2]}"
         for unknown_id in ("", "0-0", of_another_server, f"{first_id.partition('-')[0]}-99999999999", "é"):
             async with served.events(unknown_id) as next_event:
