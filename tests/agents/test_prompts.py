@@ -127,9 +127,7 @@ def test_the_prompt_of_an_unmeasured_problem_reports_what_is_missing() -> None:
     assert "The baselines are not measured yet" in text
     assert "No bounds are available yet" in text
     assert "No solution is confirmed yet" in text
-    assert all(f"- **{name}**" in text for name in ("memory", "products", "elementwise", "short")), (
-        "each may be the limit"
-    )
+    assert all(f"- **{name}**" in text for name in ("memory", "products", "elementwise", "short")), "each may limit"
 
 
 def test_the_least_of_all_limits_is_left() -> None:

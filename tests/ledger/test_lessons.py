@@ -70,12 +70,8 @@ def test_a_note_is_withdrawn_when_a_later_entry_is_named_against_it() -> None:
     assert lines([old, note("b", "it pays further ahead", 3, "aaaaaaaa")], rows) == [
         "[bbbbbbbb] w02: it pays further ahead (entry 3: PASSED 2.000x)"
     ]
-    assert len(lines([old, note("b", "I doubt it", 1, "aaaaaaaa")], rows)) == 2, (
-        "an earlier entry contradicts no lesson"
-    )
-    assert len(lines([old, note("b", "I doubt it", None, "aaaaaaaa")], rows)) == 2, (
-        "a text without an entry contradicts no lesson"
-    )
+    assert len(lines([old, note("b", "I doubt it", 1, "aaaaaaaa")], rows)) == 2, "an earlier entry contradicts nothing"
+    assert len(lines([old, note("b", "I doubt it", None, "aaaaaaaa")], rows)) == 2, "text alone contradicts nothing"
 
 
 def test_the_change_of_a_champion_is_a_lesson_until_another_measurement() -> None:
