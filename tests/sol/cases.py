@@ -61,7 +61,7 @@ class Case:
         return self.name
 
 
-def by(cases: list[Case]) -> pytest.MarkDecorator:
+def for_each_case(cases: list[Case]) -> pytest.MarkDecorator:
     """Return the mark that runs a test for each case."""
     return pytest.mark.parametrize("case", cases, ids=str)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sol.cases import BF16, FP8, GBS, X16, Y16, Case, by, check
+from tests.sol.cases import BF16, FP8, GBS, X16, Y16, Case, check, for_each_case
 
 pytestmark = pytest.mark.xdist_group("bounds")  # torch loads its operators without values once
 
@@ -118,6 +118,6 @@ CHAINS = [
 ]
 
 
-@by([*ATTENTION, *CHAINS])
+@for_each_case([*ATTENTION, *CHAINS])
 def test_operations_and_bytes_are_those_computed_by_hand(case: Case, tmp_path: Path) -> None:
     check(case, tmp_path)

@@ -20,8 +20,8 @@ from tests.sol.cases import (
     X16,
     Y16,
     Case,
-    by,
     check,
+    for_each_case,
     product_us,
 )  # fmt: skip
 
@@ -285,6 +285,6 @@ return F.linear(x, whole.to(torch.bfloat16))
 ]
 
 
-@by([*BITS_8, *BITS_4])
+@for_each_case([*BITS_8, *BITS_4])
 def test_operations_and_their_unit_are_those_computed_by_hand(case: Case, tmp_path: Path) -> None:
     check(case, tmp_path)

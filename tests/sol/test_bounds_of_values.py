@@ -11,7 +11,7 @@ from harness.formats.problems import load_problem
 from harness.sol.roofline import NoBoundError, bounds
 from harness.sol.targets import hardware
 from tests.safetensors import write_safetensors
-from tests.sol.cases import BF16, GBS, Case, by, check, problem_of
+from tests.sol.cases import BF16, GBS, Case, check, for_each_case, problem_of
 
 pytestmark = pytest.mark.xdist_group("bounds")  # torch loads its operators without values once
 
@@ -137,7 +137,7 @@ return {"x": torch.from_numpy(noise + numpy.float32(1))}
 ]
 
 
-@by(CASES)
+@for_each_case(CASES)
 def test_only_values_that_decide_shapes_are_made(case: Case, tmp_path: Path) -> None:
     check(case, tmp_path)
 
