@@ -122,4 +122,4 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 @pytest.fixture(autouse=True)
 def _separate_locks(own_locks: None) -> None:
-    """Of every test here: its agents' sessions and judges."""
+    """Use separate locks for the agents' sessions and judges of every test here."""

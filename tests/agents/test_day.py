@@ -28,7 +28,7 @@ START = ("start", "--detach", "--agent", "claude", "--workers", "1", "--device",
 
 
 def script(request: ModelRequest) -> list[Step]:
-    """On t/one: a wrong kernel, a good one, then work until the move to t/two. On t/two: two good kernels."""
+    """Return a wrong kernel, a good one and endless work on t/one, or two good kernels on t/two."""
     if "problem t/two," in request.text:
         return [
             *agents_site.kernel("t/two", "stub: speedup=1.2"),

@@ -59,7 +59,7 @@ def test_a_unit_that_torch_drives_badly_is_as_fast_as_its_generation_makes_it() 
 
 
 def test_margins_cover_what_the_vendor_promises() -> None:
-    """On an H200, where both are known: bounds of measured rates are never above those of the datasheet."""
+    """Bounds of measured rates are never above those of the datasheet on an H200, where both are known."""
     measured, listed = hardware_of(H200), hardware("h200")
     assert measured.bandwidth_gbs >= listed.bandwidth_gbs
     assert measured.product_tflops(BF16) >= listed.product_tflops(BF16)
