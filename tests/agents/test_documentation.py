@@ -181,7 +181,7 @@ def test_there_is_text_for_every_language_and_target() -> None:
         assert len(system) > 2500
 
 
-@pytest.mark.parametrize("wanted", QUERIES, ids=[entry["query"] for entry in QUERIES])
+@pytest.mark.parametrize("query_entry", QUERIES, ids=[entry["query"] for entry in QUERIES])
 def test_a_query_finds_its_page_in_the_first_two_results(query_entry: dict[str, str]) -> None:
     assert query_entry["page"] in [section.file for section in matching_sections(query_entry["query"], limit=2)]
 
