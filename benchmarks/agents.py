@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.agents import agents_site as its
-from tests.scripted_model import Asked, Say, ScriptedModel, Step, Use, scripted
+from tests.scripted_model import ModelRequest, Say, ScriptedModel, Step, Use, scripted
 from tests.site import Site, git, make_site
 
 LIMIT_MIB, LIMIT_MS = 400, 150
@@ -73,7 +73,7 @@ class Run:
     workers: int
     complete_sessions: int
     """Number of sessions with all turns."""
-    requests: tuple[Asked, ...]
+    requests: tuple[ModelRequest, ...]
     turn_ms: list[float]
     cli_mib: list[float]
     worker_mib: list[float]
@@ -81,7 +81,7 @@ class Run:
     output: str
 
 
-def complete_sessions(requests: Iterable[Asked], turns: int) -> int:
+def complete_sessions(requests: Iterable[ModelRequest], turns: int) -> int:
     """Return the number of sessions with all turns.
 
     Args:
@@ -103,7 +103,7 @@ def run_agents(site: Site, workers: int, turns: int) -> Run:
     with scripted(lambda _: script(turns)) as model:
         process = site.start("start", "--workers", str(workers), extra=its.environment(model))
         memory = Memory(process.pid)
-        while complete_sessions(tuple(model.asked), turns) < workers and process.poll() is None:
+        while complete_sessions(tuple(model.requests), turns) < workers and process.poll() is None:
             if time.monotonic() - started_at > _LONGEST_S:
                 break
             time.sleep(0.5)
@@ -112,15 +112,15 @@ def run_agents(site: Site, workers: int, turns: int) -> Run:
         output, _ = process.communicate(timeout=120)
         memory.close()
         peaks = memory.peaks_mib("cli"), memory.peaks_mib("worker")
-        complete = complete_sessions(model.asked, turns)
-        return Run(workers, complete, tuple(model.asked), overheads_ms(model), *peaks, seconds, output)
+        complete = complete_sessions(model.requests, turns)
+        return Run(workers, complete, tuple(model.requests), overheads_ms(model), *peaks, seconds, output)
 
 
 def overheads_ms(model: ScriptedModel) -> list[float]:
     """Return the milliseconds of each turn from the answer's last byte to the session's next request."""
     overheads = []
-    by_session: dict[str, list[Asked]] = defaultdict(list)
-    for request in model.asked:
+    by_session: dict[str, list[ModelRequest]] = defaultdict(list)
+    for request in model.requests:
         by_session[request.session].append(request)
     for requests_of_session in by_session.values():
         for before, after in itertools.pairwise(requests_of_session):

@@ -47,8 +47,8 @@ def commit_candidates(root: Path, problem: str, count: int) -> Iterator[_Values]
             committed_at = time.time()
             submission = repo.commit_solution(worktree, problem, "cpu", f"Candidate {number}", {})
             file = workspace.outcome_file(problem, "cpu", submission.tree)
-            outcome = wait_until(partial(read_outcome, file), deadline_s=_DEADLINE_S, poll_s=_POLL_S, what="an entry")
-            wait_until(lambda: _is_idle(workspace), deadline_s=_DEADLINE_S, poll_s=_POLL_S, what="an idle daemon")
+            outcome = wait_until(partial(read_outcome, file), deadline_s=_DEADLINE_S, poll_s=_POLL_S, event="an entry")
+            wait_until(lambda: _is_idle(workspace), deadline_s=_DEADLINE_S, poll_s=_POLL_S, event="an idle daemon")
             if number:  # the first also measures the baselines
                 summary = outcome.summary
                 ci95_low, ci95_high = (summary.speedup_ci95 if summary else None) or (None, None)

@@ -80,7 +80,7 @@ def loop(root: Path, candidates: int = 6) -> list[Figure]:
     with running(workspace, "daemon", "--device", "cpu") as daemon:
         measured = cycles(workspace, PROBLEM, "cpu", "w01", write, candidates)
         with running(workspace, "planner") as planner:
-            wait_until(lambda: read_planner_status(workspace), deadline_s=60, what="the planner")
+            wait_until(lambda: read_planner_status(workspace), deadline_s=60, event="the planner")
             resident = resident_mb(daemon.pid) + resident_mb(planner.pid)
     return [
         Figure(f"event to queued (median of {candidates})", "0.3 s", f"{statistics.median(measured.to_queue):.2f} s"),

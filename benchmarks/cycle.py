@@ -74,12 +74,12 @@ def cycles(
             write(directory, number)
             submission = repo.commit_solution(worktree, problem, target, f"Candidate {number}", {})
             committed_at = time.perf_counter()
-            wait_until(lambda: _busy(workspace), deadline_s=30, poll_s=0.005, what="the candidate in the queue")
+            wait_until(lambda: _busy(workspace), deadline_s=30, poll_s=0.005, event="the candidate in the queue")
             queued = time.perf_counter() - committed_at
             file = workspace.outcome_file(problem, target, submission.tree)
-            outcome = wait_until(partial(read_outcome, file), deadline_s=300, poll_s=0.005, what="an entry")
+            outcome = wait_until(partial(read_outcome, file), deadline_s=300, poll_s=0.005, event="an entry")
             took = time.perf_counter() - committed_at
-            wait_until(lambda: None if _busy(workspace) else True, deadline_s=300, what="an idle daemon")
+            wait_until(lambda: None if _busy(workspace) else True, deadline_s=300, event="an idle daemon")
             if number:  # the first measures the baseline, compiles it, confirms
                 measured.to_queue.append(queued)
                 measured.to_entry.append(took)

@@ -81,7 +81,7 @@ def measure(workspace: Workspace, repo: Repo, part: str, target: str, count: int
             source = solution(root, f"{part}{number}", "triton", text)
         shutil.copytree(source, directory, dirs_exist_ok=True)
 
-    judges = len(wait_until(lambda: _ready_judges(workspace), deadline_s=_DEADLINE_S, what="ready judges"))
+    judges = len(wait_until(lambda: _ready_judges(workspace), deadline_s=_DEADLINE_S, event="ready judges"))
     for number in range(judges):  # each judge measures the baselines once
         _submit(repo, f"{part}-first{number}", key, target, write, number)
     _wait_until_idle(workspace, judges)
@@ -94,7 +94,7 @@ def measure(workspace: Workspace, repo: Repo, part: str, target: str, count: int
         wait_until(
             lambda: _entries(workspace, repo, key)["evaluation"] >= before["evaluation"] + count or None,
             deadline_s=_DEADLINE_S,
-            what="all entries",
+            event="all entries",
         )
         _wait_until_idle(workspace, judges + count)
     seconds = time.perf_counter() - begin
@@ -141,7 +141,7 @@ def _wait_until_idle(workspace: Workspace, evaluations: int) -> None:
         busy = status is None or status.queued or status.current or status.evaluations_done < evaluations
         return None if busy else True
 
-    wait_until(idle, deadline_s=_DEADLINE_S, what="an idle daemon")
+    wait_until(idle, deadline_s=_DEADLINE_S, event="an idle daemon")
 
 
 def _rows(part: str, result: Throughput) -> list[tuple[str, str]]:

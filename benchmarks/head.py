@@ -75,7 +75,7 @@ def measure(minutes: float, judges: int, workers: int, rate: float, problems: in
     requests = root.parent / "requests.jsonl"
     with running(workspace, requests, "daemon", "--device", device_names(judges)) as daemon:
         with running(workspace, requests, "planner", *worker_options(workers)) as planner:
-            wait_until(lambda: _ready(workspace) >= judges, deadline_s=300, what="the judges")
+            wait_until(lambda: _ready(workspace) >= judges, deadline_s=300, event="the judges")
             publish_all(root, [first], rate)
             _drained(workspace)  # each problem has its baseline
             statuses = StatusTimes(workspace)
@@ -145,7 +145,7 @@ def measure_start(entries: int, branches: int, root: Path) -> list[Figure]:
         requests.unlink(missing_ok=True)
         started_at = time.perf_counter()
         with running(workspace, requests, "daemon", "--device", device_names(4)) as daemon:
-            wait_until(requests.exists, deadline_s=600, what="a request")
+            wait_until(requests.exists, deadline_s=600, event="a request")
             took = time.perf_counter() - started_at
             peak, used = peak_mb(daemon.pid), cpu_s(daemon.pid)
             end(daemon)
@@ -354,7 +354,7 @@ def _drained(workspace: Workspace) -> None:
         return status is not None and not status.queued and all(judge.state == "idle" for judge in status.judges)
 
     for _ in range(3):
-        wait_until(idle, deadline_s=_DRAIN_S, poll_s=0.2, what="an idle daemon")
+        wait_until(idle, deadline_s=_DRAIN_S, poll_s=0.2, event="an idle daemon")
         time.sleep(1.0)
 
 

@@ -1,4 +1,4 @@
-"""The command line in the test's own process: what a command does and prints, without starting an interpreter.
+"""The command line in the test's own process, without starting an interpreter.
 
 A new interpreter costs half a second of processor time, and the suite runs hundreds of commands. Tests whose subject
 is the process itself (signals, kills, locks between processes) start real ones, and tests/docs/test_tutorial.py types
@@ -26,13 +26,13 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 def call_harness(
     *arguments: str, cwd: Path, environment: Mapping[str, str] | None = None, merged: bool = False
 ) -> subprocess.CompletedProcess[str]:
-    """Run `harness ARGUMENTS` in this process, in a directory and an environment of its own.
+    """Run `harness ARGUMENTS` in this process, with another directory and environment.
 
     Args:
-        arguments: what would be typed after `harness`.
-        cwd: the directory in which it would be typed.
+        arguments: the arguments after `harness`.
+        cwd: the working directory.
         environment: the whole environment; by default this process' own.
-        merged: stderr goes to stdout, in the order of writing.
+        merged: write stderr to stdout, in the order of writing.
 
     Returns:
         The exit code and the output, as of a process.
@@ -60,7 +60,7 @@ def call_harness(
 
 @contextlib.contextmanager
 def _process_state_restored() -> Iterator[None]:
-    """Put back what a command changes in its process for good: signal handlers and the handlers of its logger."""
+    """Restore the state that a command changes in its process: signal handlers and handlers of its logger."""
     signal_handlers = {number: signal.getsignal(number) for number in _SIGNALS}
     logger = logging.getLogger("harness")
     log_handlers, level = logger.handlers[:], logger.level

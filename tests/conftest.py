@@ -17,9 +17,9 @@ from harness.workspace.directories import Workspace
 from tests.kept_directory import keep_below
 from tests.site import STUB
 
-# A busy machine is slow, not wrong: neither an example's time nor the time to make examples is a reason to fail.
+# A busy machine is slow: neither an example's time nor the time to make examples may fail a test.
 _PATIENT = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
-# `make test` tries the same few examples each time; `make test-long` tries many new ones (--hypothesis-profile=long).
+# `make test` runs a few fixed examples; `make test-long` runs many new ones (--hypothesis-profile=long).
 settings.register_profile(
     "harness", deadline=None, suppress_health_check=_PATIENT, max_examples=30, derandomize=True, database=None
 )
@@ -34,35 +34,35 @@ def _kept_directories(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_terminal() -> None:
-    """Tables are as wide as their text, however wide the terminal of the suite is (pytest-xdist passes it on)."""
+    """Make tables as wide as their text; pytest-xdist passes on the width of the suite's terminal."""
     for name in ("COLUMNS", "LINES"):
         os.environ.pop(name, None)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _default_signals() -> None:
-    """Let processes of tests receive Ctrl-C and a hang-up: a shell ignores both in what it starts in the background."""
+    """Restore SIGINT and SIGHUP for processes of tests: a shell ignores both in background jobs."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session")
 def judge_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache of judges that all test processes share: the judge's own library is compiled once."""
+    """Return a judge cache that all test processes share, so that the judge's own library is compiled once."""
     own = tmp_path_factory.getbasetemp()
     return (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "kernel-harness"
 
 
 @pytest.fixture
 def repo(workspace: Workspace) -> Iterator[Repo]:
-    """The repository of the workspace that the module's fixture `workspace` makes."""
+    """Yield the repository of the workspace that the module's fixture `workspace` makes."""
     with Repo(workspace) as opened:
         yield opened
 
 
 @pytest.fixture
 def stub_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """The stub in place of the judge; the file that notes its requests."""
+    """Replace the judge by the stub; return the file that records its requests."""
     requests = tmp_path / "requests.jsonl"
     monkeypatch.setenv("HARNESS_JUDGE_COMMAND", shlex.join([sys.executable, str(STUB)]))
     monkeypatch.setenv("STUB_JUDGE_REQUESTS", str(requests))
@@ -71,14 +71,14 @@ def stub_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def own_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A judge at work on this machine must not hold a test up."""
+    """Use separate locks, so that a judge at work on this machine does not delay a test."""
     monkeypatch.setenv("HARNESS_LOCK_DIR", str(tmp_path / "locks"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The tests of one group first: one process makes them one after the other while others make the rest.
+    """Put the tests of a group first: one process runs them in turn while other processes run the rest.
 
-    The group `judge` runs real judges, which pin what they time to the same processor and so wait for each other. It
-    takes longest, and so begins first.
+    The group `judge` runs real judges, which pin timed processes to the same processor and so wait for each other. It
+    takes longest, so it starts first.
     """
     items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)

@@ -20,13 +20,13 @@ policy:
 
 
 def harness(verb: str, *arguments: str, directory: Path = WORKSPACE) -> int:
-    """Say what is done and do it; the command's exit code."""
+    """Print a command, run it, and return its exit code."""
     print(f"\n== {verb}\n$ harness {' '.join(arguments)}", flush=True)
     return subprocess.run([*HARNESS, *arguments], cwd=directory, check=False).returncode
 
 
 def configure() -> None:
-    """Settle the workers' pace in harness.yaml, and commit it as a user would."""
+    """Set the workers' pace in harness.yaml and commit it, as a user does."""
     file = WORKSPACE / "harness.yaml"
     file.write_text(file.read_text() + SETTINGS)
     identity = ["-c", "user.name=Demo", "-c", "user.email=demo@localhost", "-c", "commit.gpgsign=false"]
@@ -35,12 +35,12 @@ def configure() -> None:
 
 
 def main() -> int:
-    """Run it; the exit code is the first that is not 0."""
+    """Run the demo; return the first exit code that is not 0, or 0."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=5.0)
     options = parser.parse_args()
     if WORKSPACE.exists():
-        shutil.rmtree(WORKSPACE)  # made by an earlier demo, and nothing but a demo
+        shutil.rmtree(WORKSPACE)  # only demos write to this directory
     code = harness("a fresh workspace with six problems", "init", str(WORKSPACE), directory=ROOT)
     if code:
         return code

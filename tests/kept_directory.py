@@ -1,4 +1,4 @@
-"""A directory for what one test process makes once and copies often."""
+"""A directory for files that a test process makes once and copies often."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ def keep_below(directory: Path) -> None:
 
 
 def kept_directory(name: str) -> Path:
-    """An empty directory that stays as long as this process."""
+    """Return an empty directory that exists as long as this process."""
     return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=_base[0] if _base else None))

@@ -1,4 +1,4 @@
-"""Cases that only `make test-long` runs: others of the same kind take their path in `make test`."""
+"""Cases that only `make test-long` runs; `make test` covers their code with other cases."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def write_safetensors(path: Path, key: str, dtype: str, shape: list[int], data: bytes) -> None:
-    """Write a file with one tensor; `data` may be shorter than the header promises."""
+    """Write a file with one tensor; `data` may be shorter than the size in the header."""
     size = {"F32": 4, "I32": 4, "I64": 8, "BF16": 2}[dtype]
     for length in shape:
         size *= length

@@ -1,8 +1,8 @@
-"""A Messages API on the loopback that answers by a test's script: the stand-in for the model.
+"""A Messages API on the loopback interface that answers from a test's script in place of the model.
 
 Everything else of an agent's session is real: the SDK, its CLI, the sandbox, the gateway. A session is known by the
 CLI's `x-claude-code-session-id`; its script is chosen from its first request. Each request of a session's main loop
-takes one step of its script; after the last one it answers that it is done. Steps that stand for faults answer with an
+takes one step of its script; after the last one it answers that it is done. Steps for faults answer with an
 error, break off, or never answer.
 """
 
@@ -35,7 +35,7 @@ class Say:
 
 @dataclass(frozen=True)
 class Use:
-    """One use of a tool. `raw` stands in for the input's JSON, for what is no JSON."""
+    """One use of a tool. `raw` replaces the input's JSON, for an input that is not JSON."""
 
     tool: str
     input: dict[str, Any] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class Use:
 
 @dataclass(frozen=True)
 class Fail:
-    """An answer with an HTTP status; `times` such answers, then the script goes on."""
+    """An answer with an HTTP status; after `times` such answers, the script continues."""
 
     status: int
     retry_after: str | None = None
@@ -57,22 +57,22 @@ class Fail:
 
 @dataclass(frozen=True)
 class Drop:
-    """The stream breaks off in the middle of the answer."""
+    """A stream that ends in the middle of the answer."""
 
 
 @dataclass(frozen=True)
 class Hang:
-    """Nothing is answered until the client goes away."""
+    """No answer until the client disconnects."""
 
 
-Ask = Callable[["Asked"], "Say | Use"]
-"""A step that depends on what was asked."""
+Ask = Callable[["ModelRequest"], "Say | Use"]
+"""A step that depends on the request."""
 Step = Say | Use | Fail | Drop | Hang | Ask
 
 
 @dataclass(frozen=True)
-class Asked:
-    """One request as the model's side sees it."""
+class ModelRequest:
+    """One request to the model."""
 
     session: str
     headers: dict[str, str]
@@ -81,12 +81,12 @@ class Asked:
 
     @property
     def text(self) -> str:
-        """The whole text of the request, to choose a script and for assertions."""
+        """Return the whole text of the request, to choose a script and for assertions."""
         return json.dumps([self.body.get("system"), self.body.get("messages")], ensure_ascii=False)
 
     @property
     def last_result(self) -> str:
-        """The text of the last tool results in it."""
+        """Return the text of the last tool results in the request."""
         for message in reversed(self.body.get("messages", [])):
             content = message.get("content")
             results = [block for block in content if block.get("type") == "tool_result"] if _listed(content) else []
@@ -96,7 +96,7 @@ class Asked:
 
     @property
     def results(self) -> list[str]:
-        """The texts of all tool results in it, in order."""
+        """Return the texts of all tool results in the request, in order."""
         texts = []
         for message in self.body.get("messages", []):
             content = message.get("content")
@@ -119,16 +119,16 @@ def _text_of(content: object) -> str:
 class ScriptedModel:
     """The server's state. `choose` gives a session its script, from the session's first request."""
 
-    choose: Callable[[Asked], Sequence[Step]]
+    choose: Callable[[ModelRequest], Sequence[Step]]
     url: str = ""
-    asked: list[Asked] = field(default_factory=list)
+    requests: list[ModelRequest] = field(default_factory=list)
     """Requests of main loops, in order."""
-    others: list[tuple[str, str]] = field(default_factory=list)
-    """Method and path of everything that was no such request."""
+    other_requests: list[tuple[str, str]] = field(default_factory=list)
+    """Method and path of all other requests."""
     keys: set[str] = field(default_factory=set)
-    """Credentials that came along."""
+    """Credentials of the requests."""
     sent: dict[int, float] = field(default_factory=dict)
-    """id of a request in `asked` -> when its answer's last byte had been handed over."""
+    """id of a request in `requests` -> the time at which the last byte of its answer was sent."""
     _scripts: dict[str, Iterator[Step]] = field(default_factory=dict)
     _failing: dict[str, tuple[Fail, int]] = field(default_factory=dict)
 
@@ -136,15 +136,15 @@ class ScriptedModel:
         headers = {name.lower(): value for name, value in request.headers.items()}
         self.keys.add(headers.get("x-api-key") or headers.get("authorization", ""))
         if request.method != "POST" or request.path != "/v1/messages":
-            self.others.append((request.method, request.path))
+            self.other_requests.append((request.method, request.path))
             return web.json_response({"input_tokens": 10} if "count_tokens" in request.path else {})
         body = await request.json()
         session = headers.get("x-claude-code-session-id", "")
-        model_request = Asked(session, headers, body, time.monotonic())
-        if not body.get("tools"):  # a title, a summary: nothing a script is about
-            self.others.append(("POST", "aside"))
+        model_request = ModelRequest(session, headers, body, time.monotonic())
+        if not body.get("tools"):  # a request for a title or a summary, which takes no step
+            self.other_requests.append(("POST", "aside"))
             return await _send(request, body, Say("ok"))
-        self.asked.append(model_request)
+        self.requests.append(model_request)
         step = self._step(model_request)
         while isinstance(step, Hang):
             await asyncio.Event().wait()
@@ -159,7 +159,7 @@ class ScriptedModel:
         self.sent[id(model_request)] = time.monotonic()
         return response
 
-    def _step(self, model_request: Asked) -> Step:
+    def _step(self, model_request: ModelRequest) -> Step:
         fail, left = self._failing.get(model_request.session, (None, 0))
         if fail is not None and left > 0:
             self._failing[model_request.session] = (fail, left - 1)
@@ -242,15 +242,15 @@ async def _break_off(request: web.Request, body: dict[str, Any]) -> web.StreamRe
     response = await _stream(request)
     for event in list(_events(body, Say("this is cut")))[:3]:
         await _write(response, event)
-    await asyncio.sleep(0.2)  # so that what was written arrives before the end does
+    await asyncio.sleep(0.2)  # so that the written part arrives before the end of the stream
     assert request.transport is not None
     request.transport.abort()
     return response
 
 
 @contextmanager
-def scripted(choose: Callable[[Asked], Sequence[Step]]) -> Iterator[ScriptedModel]:
-    """Serve on a port of the loopback, in a thread, for as long as the block lasts."""
+def scripted(choose: Callable[[ModelRequest], Sequence[Step]]) -> Iterator[ScriptedModel]:
+    """Serve on a loopback port, in a thread, until the end of the block."""
     model = ScriptedModel(choose)
     loop = asyncio.new_event_loop()
     started = threading.Event()

@@ -30,7 +30,7 @@ from tests.waiting import DEADLINE_S, wait_until
 STUB = Path(__file__).parent / "stub_judge.py"
 TARGET = "cpu"
 MARKER = "HARNESS_TEST_SITE"
-"""In the environment of every process that a site starts, and so of their children."""
+"""A variable in the environment of every process that a site starts, and so of their children."""
 
 DEFINITION = {
     "name": "increment",
@@ -50,7 +50,7 @@ extern "C" void increment(const float *x, float *y, std::int64_t n) {
 
 
 def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The process' environment without a failpoint or git's variables, and with an identity for git."""
+    """Return the process' environment without failpoints and git's variables, with an identity for git."""
     passed = {
         name: value
         for name, value in os.environ.items()
@@ -69,8 +69,8 @@ def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def git(directory: Path, *arguments: str, stdin: str | None = None, extra: Mapping[str, str] | None = None) -> str:
-    """One git command; its output."""
-    done = subprocess.run(
+    """Run a git command and return its output."""
+    completed = subprocess.run(
         ["git", *arguments],
         cwd=directory,
         env=clean_environment(extra),
@@ -80,13 +80,13 @@ def git(directory: Path, *arguments: str, stdin: str | None = None, extra: Mappi
         text=True,
         timeout=240,
     )
-    return done.stdout.strip()
+    return completed.stdout.strip()
 
 
 def write_problem(
     root: Path, key: str, *, workloads: int = 2, description: str = "adds one", tunable: bool = False
 ) -> None:
-    """A small problem, `tunable` with a solution to begin with; the stub obeys what its description asks."""
+    """Write a small problem, with an initial solution if `tunable`; the stub follows directives in its description."""
     directory = root / "problems" / key
     directory.mkdir(parents=True, exist_ok=True)
     definition = {**DEFINITION, "name": key.partition("/")[2], "description": description}
@@ -135,11 +135,11 @@ class Commit:
 
 @dataclass
 class Site:
-    """A workspace and the processes that a test starts in it. `close` ends what is left of them."""
+    """A workspace and the processes that a test starts in it. `close` ends the remaining processes."""
 
     root: Path
     scratch: Path
-    """For what must not lie in the workspace: locks, request notes."""
+    """The directory of files that must not be in the workspace: locks and recorded requests."""
     stub: bool = True
     processes: list[subprocess.Popen[str]] = field(default_factory=list)
     commits: list[Commit] = field(default_factory=list)
@@ -226,17 +226,17 @@ class Site:
     def run(
         self, *arguments: str, extra: Mapping[str, str] | None = None, deadline_s: float = 2 * DEADLINE_S
     ) -> subprocess.CompletedProcess[str]:
-        """Run `harness ARGUMENTS` to its end; stdout and stderr together."""
+        """Run `harness ARGUMENTS` to its end; stdout and stderr are merged."""
         return self.run_program([sys.executable, "-m", "harness", *arguments], extra=extra, deadline_s=deadline_s)
 
     def call(self, *arguments: str, extra: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-        """Run `harness ARGUMENTS` in the test's own process, which is quicker; stdout and stderr together."""
+        """Run `harness ARGUMENTS` in the test's own process, which is faster; stdout and stderr are merged."""
         return call_harness(*arguments, cwd=self.root, environment=self.environment(extra), merged=True)
 
     def run_program(
         self, command: Sequence[str], *, extra: Mapping[str, str] | None = None, deadline_s: float = 2 * DEADLINE_S
     ) -> subprocess.CompletedProcess[str]:
-        """Run a program in the workspace to its end; stdout and stderr together."""
+        """Run a program in the workspace to its end; stdout and stderr are merged."""
         process = self.start_program(command, extra=extra)
         try:
             output, _ = process.communicate(timeout=deadline_s)
@@ -247,7 +247,7 @@ class Site:
         return subprocess.CompletedProcess(command, process.returncode, output)
 
     def strays(self) -> dict[int, str]:
-        """Live processes that this site's processes have left: pid -> command line."""
+        """Return pid -> command line of live processes that this site's processes have left."""
         marker = f"{MARKER}={self.marker}".encode()
         processes = {}
         for directory in Path("/proc").glob("[0-9]*"):
@@ -264,15 +264,15 @@ class Site:
         """Wait until every process of the site has ended.
 
         Raises:
-            AssertionError: some go on.
+            AssertionError: processes are left at the deadline.
         """
         try:
-            wait_until(lambda: not self.strays(), what="the end of every process", deadline_s=deadline_s)
+            wait_until(lambda: not self.strays(), event="the end of every process", deadline_s=deadline_s)
         except TimeoutError:
             raise AssertionError(f"stray processes: {self.strays()}") from None
 
     def close(self) -> None:
-        """End what a failed test has left running."""
+        """End the processes that a failed test has left."""
         for process in self.processes:
             if process.poll() is None:
                 process.kill()
@@ -282,10 +282,10 @@ class Site:
         for process in self.processes:
             process.communicate(timeout=120)
 
-    # --- what is there ---
+    # --- contents of the workspace ---
 
     def entries(self, problem: str | None = None, **filters: Any) -> list[Entry]:
-        """The ledger's entries, committed or spooled."""
+        """Return the ledger's entries, committed or spooled."""
         with Repo(self.workspace) as repo, Index(self.workspace, branch="main") as index:
             index.refresh(repo)
             return index.entries(problem, **filters)
@@ -296,17 +296,17 @@ class Site:
         return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
     def daemon(self) -> DaemonStatus:
-        """The daemon's last status record; an empty one before the first."""
+        """Return the daemon's last status record, or an empty one before the first."""
         return read_daemon_status(self.workspace) or DaemonStatus()
 
     def judging(self) -> JudgeStatus:
-        """The judge at work, from the daemon's status record; one of no device when none is."""
+        """Return the active judge from the daemon's status record, or a judge without a device if none is active."""
         return self.daemon().current or JudgeStatus(device="", state="idle")
 
 
 @contextlib.contextmanager
 def site_in(directory: Path, *, tunable: bool = False, stub: bool = True) -> Iterator[Site]:
-    """A fresh site below a directory, closed at the end; without the `stub` its judge is the real one."""
+    """Yield a new site below a directory, closed at the end; its judge is the real one without `stub`."""
     site = Site(directory / "work space", directory / "scratch", stub=stub)
     make_site(site.root, tunable=tunable)
     try:

@@ -1,27 +1,28 @@
-"""A judge with the real protocol that times nothing: its figures are derived from the solution that it judges.
+"""A judge with the real protocol that times nothing: it derives its figures from the solution that it judges.
 
-It stands in for `python -m harness.judge` where a test is about everything around judging. What it does with a
-candidate is written in the candidate's files, as `stub: word` or `stub: word=value`:
+It stands in for `python -m harness.judge` in tests of the code around the judge. Directives in a candidate's files
+control its answer, as `stub: word` or `stub: word=value`:
 
     speedup=1.5     the speed-up it reports (default: derived from the files, 0.90 to 1.39)
     verdict=TIMEOUT a verdict other than PASSED
-    die             kill itself with SIGKILL; die-once: only the first time (a mark in the cache remembers)
+    kill            kill itself with SIGKILL; kill-once: only the first time (a file in the cache records it)
     hang            never answer
-    exit=3          complain on stderr and exit
+    exit=3          write a message to stderr; exit with this code
     garbage         answer with a line that is not the protocol
     hold=FILE       answer when FILE exists
-    takes=1.5       answer after so many seconds
-    binary=WORD     what it compiles to; a binary that the request knows is not measured
+    takes=1.5       answer after this many seconds
+    binary=WORD     the identity of its compiled code; the stub does not measure a binary that the request lists
 
-Directives of a problem (in its definition's description) work on its baseline. `two-clocks` there: it is measured by a
-sealed clock too, and eager is the fastest by that. `no-compile`: the baseline lacks `torch.compile`, as without a
-compiler. A check is answered with the candidate's verdict. Every request is noted, one JSON object a line and with the
-time in seconds since 1970, in `$STUB_JUDGE_REQUESTS` where that is set.
+Directives of a problem (in its definition's description) apply to its baseline. With `two-clocks`, a sealed clock
+measures the baseline too, and eager is the fastest on that clock. With `no-compile`, the baseline lacks
+`torch.compile`, as on a machine without a compiler. The answer to a check is the candidate's verdict. The stub appends
+each request to the file `$STUB_JUDGE_REQUESTS`, if that is set: one JSON object per line, with the time in seconds
+since 1970.
 
-`$STUB_JUDGE_VERSION` is the judge version's seed, and `$STUB_JUDGE_ANSWERS_AS` another one for its answers alone.
-`$STUB_JUDGE_PROTOCOL` is the protocol version it names, and `$STUB_JUDGE_ANSWERS_IN` another one for its answers alone.
-While the file `$STUB_JUDGE_FAULT` exists, this machine lets it answer nothing: it ends with the exit code and the
-message that the file holds. A candidate's `fault=FILE` is such a file for its evaluation alone.
+`$STUB_JUDGE_VERSION` is the seed of the judge's version; `$STUB_JUDGE_ANSWERS_AS` replaces it in answers only.
+`$STUB_JUDGE_PROTOCOL` is the protocol version in its messages; `$STUB_JUDGE_ANSWERS_IN` replaces it in answers only.
+While the file `$STUB_JUDGE_FAULT` exists, the stub simulates a fault of the machine: it ends with the exit code and the
+message in that file. A candidate's `fault=FILE` has the same effect on the evaluation of that candidate only.
 """
 
 from __future__ import annotations
@@ -76,13 +77,13 @@ def main() -> None:
     threading.Thread(target=_end_with_stdin, args=(lines := _Lines(),), daemon=True).start()
     judge = Stub(options.device, options.cache, options.sandbox)
     failpoint("judge.before_device")
-    say(judge.ready())
+    send(judge.ready())
     for request in lines:
         judge.serve(request)
 
 
 def stand_in() -> None:
-    """Stands for the runner: a child in the judge's process group that must not outlive it."""
+    """Start a child that stands in for the runner: in the judge's process group, killed with the judge."""
     judge = os.getpid()
     if os.fork() == 0:
         end_with_parent(signal.SIGKILL)
@@ -97,7 +98,7 @@ def end_with_parent(number: signal.Signals) -> None:
 
 
 class _Lines:
-    """Requests, as a thread reads them: so that the end of stdin is seen while a request is being judged."""
+    """Requests that a thread reads, so that the stub notices the end of stdin while it judges a request."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -122,24 +123,22 @@ def _end_with_stdin(lines: _Lines) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def say(event: Json) -> None:
+def send(event: Json) -> None:
     sys.stdout.write(json.dumps(event) + "\n")
     sys.stdout.flush()
 
 
 def directives(directory: Path) -> dict[str, str]:
     """Return the directives to the stub in the files of a directory."""
-    found_directives: dict[str, str] = {}
+    of_directory: dict[str, str] = {}
     for file in sorted(directory.rglob("*")):
         if file.is_file():
-            found_directives |= {
-                word: value or "" for word, value in _DIRECTIVE.findall(file.read_text(errors="replace"))
-            }
-    return found_directives
+            of_directory |= {word: value or "" for word, value in _DIRECTIVE.findall(file.read_text(errors="replace"))}
+    return of_directory
 
 
 def content(directory: Path) -> bytes:
-    """A hash of every file of a directory."""
+    """Return a hash of the names and contents of all files in a directory."""
     digest = hashlib.sha256()
     for file in sorted(directory.rglob("*")):
         if file.is_file():
@@ -169,14 +168,14 @@ class Stub:
         return {**message, "device": self.device, "environment": self.environment}
 
     def serve(self, request: Json) -> None:
-        """Pass the places where the real judge and its runner can be killed, in their order, and answer."""
+        """Answer a request, after passing the failpoints of the real judge and its runner in their order."""
         if request.get("op") == "check":
             note(request)
-            say(self.checked(request))
+            send(self.checked(request))
             return
         failpoint("judge.request")
         if (protocol := request.get("protocol", 1)) != self.protocol:
-            sys.stderr.write(f"harness judge: the client speaks protocol {protocol}, not {self.protocol}\n  the fix\n")
+            sys.stderr.write(f"harness judge: the client uses protocol {protocol}, not {self.protocol}\n  the fix\n")
             sys.stderr.flush()
             os._exit(2)
         note(request)
@@ -186,7 +185,7 @@ class Stub:
         for place in ("judge.built", "judge.artefact_kept", "judge.standby_taken", "judge.runner_started"):
             failpoint(place)
         failpoint("judge.before_rounds")
-        say({"event": "progress", "id": request["id"], "stage": "timing", "done": 1, "of": 2})
+        send({"event": "progress", "id": request["id"], "stage": "timing", "done": 1, "of": 2})
         failpoint("judge.before_timing")
         if not runner_lives():
             answer = self.refused(request, "RUNTIME_ERROR", "the runner was ended by SIGKILL")
@@ -202,10 +201,10 @@ class Stub:
             answer = self.evaluation(request, orders)
         failpoint("judge.before_answer")
         failpoint("judge.answered")
-        say({**answer, "binary": binary_of(orders)} if request["kind"] != "baseline" else answer)
+        send({**answer, "binary": binary_of(orders)} if request["kind"] != "baseline" else answer)
 
     def checked(self, request: Json) -> Json:
-        """The answer to a check: the verdict that a candidate asks for."""
+        """Return the answer to a check, with the verdict that the candidate's directives name."""
         orders = directives(Path(request["solution_dir"]))
         verdict = orders.get("verdict", "PASSED")
         reason = None if verdict == "PASSED" else "the stub was asked for this verdict"
@@ -215,8 +214,8 @@ class Stub:
         return {**message, "workloads": works, "build": build, "build_s": 0.1, "check_s": 0.2}
 
     def obey(self, orders: dict[str, str], judged: Path) -> None:
-        mark = self.cache / f"stub-died-{content(judged).hex()}"
-        if "die" in orders or ("die-once" in orders and not mark.exists()):
+        mark = self.cache / f"stub-killed-{content(judged).hex()}"
+        if "kill" in orders or ("kill-once" in orders and not mark.exists()):
             mark.parent.mkdir(parents=True, exist_ok=True)
             mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)
@@ -327,10 +326,10 @@ def workloads(request: Json) -> list[str]:
 
 
 def workload(uuid: str, speedup: float, seed: bytes, variant: str) -> Json:
-    """One workload's result: block ratios with a little spread, and what follows from them."""
+    """Return the result of one workload: block ratios with a small spread, and the figures derived from them."""
     baseline_us = EAGER_US if variant == "eager" else COMPILE_US
     ratios = block_ratios(speedup, seed + uuid.encode())
-    mean, interval = together([ratios])
+    mean, interval = mean_and_interval([ratios])
     return {
         "uuid": uuid,
         "verdict": "PASSED",
@@ -354,13 +353,13 @@ def workload(uuid: str, speedup: float, seed: bytes, variant: str) -> Json:
 
 
 def block_ratios(speedup: float, seed: bytes) -> list[float]:
-    """ln(baseline / candidate) of each block: the same spread for all seeds, around a mean that differs a little."""
+    """Return ln(baseline / candidate) of each block: the same spread for all seeds, and a mean within 0.1 %."""
     drift = (hashlib.sha256(seed).digest()[0] - 127.5) / 127.5 * 0.001
     return [math.log(speedup) + drift + (block - (BLOCKS - 1) / 2) * 0.001 for block in range(BLOCKS)]
 
 
-def together(rows: list[list[float]]) -> tuple[float, tuple[float, float]]:
-    """Geometric mean and interval as harness.model.interval has them, for rows of equal spread (without scipy)."""
+def mean_and_interval(rows: list[list[float]]) -> tuple[float, tuple[float, float]]:
+    """Return the geometric mean and interval of harness.model.interval, for rows of equal spread, without scipy."""
     means = [math.fsum(row) / len(row) for row in rows]
     errors = [
         math.sqrt(math.fsum((value - mean) ** 2 for value in row) / (len(row) - 1) / len(row))
@@ -372,7 +371,7 @@ def together(rows: list[list[float]]) -> tuple[float, tuple[float, float]]:
 
 
 def summary(rows: list[Json]) -> Json:
-    mean, interval = together([row["log_ratios"] for row in rows])
+    mean, interval = mean_and_interval([row["log_ratios"] for row in rows])
     score = math.fsum(row["score"] for row in rows) / len(rows)
     return {"speedup": mean, "speedup_ci95": interval, "score": score, "passed": len(rows), "of": len(rows)}
 

@@ -1,4 +1,4 @@
-"""A command on a terminal of a given size, as a person sees it."""
+"""A command on a terminal of a given size."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[()][A-Z0-9]|\x1b[=>]|\r")
 
 
 class Terminal:
-    """A running command and what it has written, without control sequences."""
+    """A running command and its output, without control sequences."""
 
     def __init__(self, process: subprocess.Popen[bytes], master: int) -> None:
         self.process, self._master = process, master
@@ -31,14 +31,14 @@ class Terminal:
 
     @property
     def text(self) -> str:
-        """Everything that was written so far."""
+        """Return all output so far."""
         return _CONTROL.sub("", self._output.decode(errors="replace"))
 
     def read_until(self, words: str, deadline_s: float = DEADLINE_S) -> str:
-        """Read until something with these words was written since the last call; that text.
+        """Read until the output since the last call has these words, and return that output.
 
         Raises:
-            TimeoutError: it was not, within the deadline or before the command ended.
+            TimeoutError: the words were not written before the deadline or the command's end.
         """
         begin, until = len(self.text), time.monotonic() + deadline_s
         while words not in self.text[begin:]:
@@ -47,23 +47,23 @@ class Terminal:
         return self.text[begin:]
 
     def interrupt(self) -> int:
-        """Press Ctrl-C and read to the end; the exit code."""
+        """Press Ctrl-C, read to the end, and return the exit code."""
         self.process.send_signal(signal.SIGINT)
         return self.finish()
 
     def finish(self) -> int:
-        """Read to the end; the exit code."""
+        """Read to the end and return the exit code."""
         while self._read(DEADLINE_S):
             pass
         return self.process.wait(timeout=DEADLINE_S)
 
     def _read(self, within_s: float) -> bool:
-        """Read what is there; False at the end."""
+        """Read the available output; return False at the end."""
         if not select.select([self._master], [], [], within_s)[0]:
             return self.process.poll() is None
         try:
             part = os.read(self._master, 65536)
-        except OSError:  # Linux reports a closed other end so
+        except OSError:  # Linux reports EIO when the other end is closed
             return False
         self._output += part
         return bool(part)
@@ -73,7 +73,7 @@ class Terminal:
 def on_terminal(
     directory: Path, *arguments: str, columns: int, lines: int, environment: Mapping[str, str]
 ) -> Iterator[Terminal]:
-    """Run `harness ARGUMENTS` on a terminal of this size; what is left of it is killed at the end."""
+    """Run `harness ARGUMENTS` on a terminal of this size; kill it at the end if it still runs."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
     passed = {name: value for name, value in environment.items() if name not in {"COLUMNS", "LINES"}}

@@ -1,4 +1,4 @@
-"""The direction of imports, and that every module stands alone."""
+"""The direction of imports, and the import of each module alone."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ALLOWED = {
     "runner": set(),
     "judge": {*_BASE, "sol", "runner"},
     "corpus": {*_BASE, "sol", "judge"},
-    "cluster": {*_BASE, "judge"},  # of the judge its version only
+    "cluster": {*_BASE, "judge"},  # imports only the judge's version
     "daemon": _ABOVE_THE_LEDGER,
     "planner": _ABOVE_THE_LEDGER,
     "simulation": {"model", "planner", "sol"},
@@ -58,7 +58,7 @@ ONLY_IN = {
 
 
 def modules() -> list[Path]:
-    """The package's own: neither the problems that it ships nor the examples for agents, which are solutions."""
+    """Return the package's own modules, without shipped problems and examples for agents, which are solutions."""
     shipped = (PACKAGE / "_problems", PACKAGE / "agents" / "docs")
     return sorted(
         path for path in PACKAGE.rglob("*.py") if not any(path.is_relative_to(directory) for directory in shipped)
@@ -72,13 +72,13 @@ def package_of(path: Path) -> str:
 
 @cache
 def nodes(source: str) -> tuple[ast.AST, ...]:
-    """The nodes of a source's syntax tree."""
+    """Return the nodes of a source's syntax tree."""
     return tuple(ast.walk(ast.parse(source)))
 
 
 @cache
 def import_statements(path: Path) -> tuple[ast.Import | ast.ImportFrom, ...]:
-    """The import statements of a file, wherever in the file they are."""
+    """Return the import statements of a file, at any level."""
     return tuple(node for node in nodes(path.read_text()) if isinstance(node, ast.Import | ast.ImportFrom))
 
 
@@ -179,13 +179,13 @@ def test_commands_print_through_the_module_that_escapes() -> None:
     users = {path.relative_to(PACKAGE).as_posix() for path in modules() if printing.search(path.read_text())}
     assert users == {
         "cli/display/output.py",
-        "cli/completion.py",  # a shell's completion script, ours
+        "cli/completion.py",  # the harness' own completion script for a shell
         "__main__.py",  # a HarnessError, which is printable
     }
 
 
 def imported_files(path: Path) -> set[Path]:
-    """The files of the package that a file imports."""
+    """Return the files of the package that a file imports."""
     bases = set()
     for node in import_statements(path):
         if isinstance(node, ast.Import):
@@ -231,7 +231,7 @@ _MAY_SPELL = {
 
 
 def spelled_paths(source: str) -> list[str]:
-    """The string constants of a module, besides docstrings, that spell a path or branch of the repository."""
+    """Return the string constants of a module, except docstrings, that spell a path or branch of the repository."""
     tree = nodes(source)
     documentation = {id(node.value) for node in tree if isinstance(node, ast.Expr)}
     joined = {
@@ -264,7 +264,7 @@ def test_a_spelled_path_is_found(code: str) -> None:
 
 
 def class_names(paths: Iterable[Path]) -> dict[str, list[str]]:
-    """Class name without leading underscores -> the modules that define such a class."""
+    """Return class name without leading underscores -> the modules that define such a class."""
     places: dict[str, list[str]] = {}
     for path in paths:
         for node in nodes(path.read_text()):
@@ -314,7 +314,7 @@ for name in sorted(sys.argv[1:], key=is_heavy):
         for path in modules()
         if package_of(path) != "runner" and path.name != "__main__.py"
     ]
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", script, *names],
         capture_output=True,
         text=True,
@@ -322,4 +322,4 @@ for name in sorted(sys.argv[1:], key=is_heavy):
         env=dict(os.environ),
         check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert completed.returncode == 0, completed.stdout + completed.stderr

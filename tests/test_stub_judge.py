@@ -1,4 +1,4 @@
-"""The stub's figures follow from their parts exactly as the judge's do, or an audit would refuse them."""
+"""The stub derives its figures from their parts exactly as the judge does; otherwise audits fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`harness start` when no work is possible: it fails with the reason. Child processes that crash are reported."""
+"""`harness start` fails with the reason when no work is possible, and reports child processes that crash."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def test_every_session_failed_is_an_error_with_the_agents_last_words(site: Site)
     assert "every session failed" in shown["failure"]
     output = output[output.rindex("harness: ") :]
     assert "every session failed (1 of 1), so nothing was evaluated. w01: t/one: exit code 3: no licence here" in output
-    assert f"{site.workspace.logs}/worker-w01.log: " in output, "where"
+    assert f"{site.workspace.logs}/worker-w01.log: " in output, "the place"
     assert "fix `agent` in harness.yaml" in output
     site.no_strays()
 
 
 def test_no_judge_that_becomes_ready_is_an_error_with_its_reason(site: Site) -> None:
     command = "sh -c 'echo bubblewrap is missing >&2; exit 2'"
-    # The agent has nothing to submit, so that without judges nothing is left to do either.
+    # The agent submits nothing, so that no work is left without judges either.
     with site.workspace.config_file.open("a") as file:
         file.write("\nagent:\n  kind: command\n  command: exit 0\n")
     code, output = ended(site.start(*START, extra={"HARNESS_JUDGE_COMMAND": command}))
@@ -62,7 +62,7 @@ def test_no_judge_that_becomes_ready_is_an_error_with_its_reason(site: Site) -> 
     assert "the daemon cannot work" in output
     assert "it wrote: bubblewrap is missing" in output
     assert "it failed 5 times in a row and never became ready" in output
-    assert f"{site.workspace.logs}/judge-cpu.log" in output, "where"
+    assert f"{site.workspace.logs}/judge-cpu.log" in output, "the place"
     assert "`harness doctor`" in output, "the fix"
     site.no_strays()
 
@@ -89,7 +89,7 @@ IDLE = WorkerStatus(worker="w01", agent="tuner", state="idle", finished={"t/one"
 def snapshot(
     daemon: DaemonStatus | None = None, planner: PlannerStatus | None = None, worker: WorkerStatus | None = IDLE
 ) -> Snapshot:
-    """Nothing is left to do, except for what is given."""
+    """Return a snapshot without remaining work, except for the given fields."""
     daemon, planner = daemon or DaemonStatus(judges=(READY,)), planner or PlannerStatus(assignments=(ROW,))
     return Snapshot(daemon, planner, {"w01": worker}, 1.0, ())
 
@@ -123,7 +123,7 @@ def test_what_keeps_workers_from_the_model_is_shown_while_it_does(site: Site) ->
     assert model_messages(site.workspace) == ("the model API refuses the credential (401)",)
 
 
-# Asks the model as an agent does, and ends as it answers.
+# Sends a request to the model as an agent does, and ends after the answer.
 ASK = """
 import os, urllib.request
 body = b'{"model": "claude-opus-4-5", "max_tokens": 10, "messages": [], "tools": [1]}'
@@ -147,11 +147,11 @@ def test_a_refused_credential_is_shown_at_once_and_ends_the_run(site: Site) -> N
         run = site.start(*START, "--max-minutes", "5", extra=environment(model))
         assert run.stdout is not None
         first_line = next(line for line in run.stdout if "refuses the credential (401)" in line)
-        seen_at = time.monotonic()
-        output = first_line + run.stdout.read()  # the first line may be that of the end
-        logging.getLogger(__name__).info("shown after %.2f s", seen_at - model.asked[0].at)
+        shown_at = time.monotonic()
+        output = first_line + run.stdout.read()  # the first line may be the message of the end
+        logging.getLogger(__name__).info("shown after %.2f s", shown_at - model.requests[0].at)
         assert run.wait(120) == 2
-        assert len(model.asked) == 1
+        assert len(model.requests) == 1
     assert "the worker-w01 cannot work" in output
     assert "export a valid key" in output
 
@@ -159,8 +159,8 @@ def test_a_refused_credential_is_shown_at_once_and_ends_the_run(site: Site) -> N
 @pytest.mark.slow
 def test_an_unreachable_endpoint_is_shown_long_before_sessions_pause_by_it(site: Site) -> None:
     ask_the_model(site)
-    nobody = {"ANTHROPIC_BASE_URL": "http://127.0.0.1:9", "ANTHROPIC_API_KEY": "k"}
-    run = site.start(*START, "--max-minutes", "5", extra=nobody)
+    unreachable = {"ANTHROPIC_BASE_URL": "http://127.0.0.1:9", "ANTHROPIC_API_KEY": "k"}
+    run = site.start(*START, "--max-minutes", "5", extra=unreachable)
     assert run.stdout is not None
     line = next(line for line in run.stdout if "the model cannot be reached: " in line)
     assert "all workers wait and try again" in line

@@ -1,4 +1,4 @@
-"""Wait for what must happen, with a deadline; never sleep in hope."""
+"""Wait for a condition with a deadline, instead of a sleep."""
 
 from __future__ import annotations
 
@@ -8,16 +8,22 @@ from typing import TypeVar
 
 T = TypeVar("T")
 DEADLINE_S = 120.0
-"""No test depends on a quiet machine: a deadline only ends what hangs."""
+"""A deadline only ends a test that hangs; it is long, because no test may depend on a quiet machine."""
 
 
 def wait_until(
-    condition: Callable[[], T | None], *, what: str, deadline_s: float = DEADLINE_S, poll_s: float = 0.02
+    condition: Callable[[], T | None], *, event: str, deadline_s: float = DEADLINE_S, poll_s: float = 0.02
 ) -> T:
-    """The first truthy value of `condition`.
+    """Return the first truthy value of a condition.
+
+    Args:
+        condition: called until its value is truthy.
+        event: the event to wait for, as a noun phrase of the error's message.
+        deadline_s: the longest wait, in seconds.
+        poll_s: the pause between two calls, in seconds.
 
     Raises:
-        TimeoutError: naming `what`, when it did not come within `deadline_s`.
+        TimeoutError: the value was not truthy within `deadline_s`.
     """
     until = time.monotonic() + deadline_s
     while time.monotonic() < until:
@@ -25,4 +31,4 @@ def wait_until(
         if value:
             return value
         time.sleep(poll_s)
-    raise TimeoutError(f"{what} did not happen within {deadline_s:.1f} s")
+    raise TimeoutError(f"{event} did not happen within {deadline_s:.1f} s")

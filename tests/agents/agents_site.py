@@ -1,4 +1,4 @@
-"""A site whose workers are Claude, by the real SDK and CLI, with a scripted model; and commands."""
+"""A site whose workers run Claude through the real SDK and CLI, with a scripted model."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ KEY = "sk-scripted-0123456789"
 
 
 def environment(model: ScriptedModel, key: str = KEY) -> dict[str, str]:
-    """What a process of the harness needs to reach the scripted model."""
+    """Return the environment variables with which a process of the harness reaches the scripted model."""
     return {"ANTHROPIC_BASE_URL": model.url, "ANTHROPIC_API_KEY": key, "ANTHROPIC_AUTH_TOKEN": ""}
 
 
 def assign(site: Site, *rows: Assignment) -> None:
-    """Put a table in force."""
+    """Commit a table of assignments."""
     with Repo(site.workspace) as repo:
         text = render(
             read_text(repo, "main"), assignments=rows, standings_markdown="", notes={}, updated_at="2026-01-01"
@@ -40,12 +40,12 @@ def row(problem: str, worker: str = "w01") -> Assignment:
 
 
 def configure(site: Site, text: str) -> None:
-    """Add to harness.yaml."""
+    """Append settings to harness.yaml."""
     file = site.workspace.config_file
     file.write_text(f"{file.read_text()}\n{text}\n")
 
 
-def says(site: Site, what: str, condition: Callable[[WorkerStatus], object], worker: str = "w01") -> None:
+def wait_for_status(site: Site, event: str, condition: Callable[[WorkerStatus], object], worker: str = "w01") -> None:
     """Wait until a worker's status record meets a condition."""
 
     def meets() -> bool:
@@ -53,30 +53,30 @@ def says(site: Site, what: str, condition: Callable[[WorkerStatus], object], wor
         return status is not None and bool(condition(status))
 
     try:
-        wait_until(meets, what=f"{worker} {what}", deadline_s=240)
+        wait_until(meets, event=f"{worker} {event}", deadline_s=240)
     except TimeoutError as error:
         status = read_worker_status(site.workspace, worker)
         raise AssertionError(f"{error}; {status}\n{log(site, worker)[-6000:]}") from None
 
 
 def log(site: Site, worker: str = "w01") -> str:
-    """What a worker has logged so far; nothing before it has started."""
+    """Return the log of a worker; empty before the worker has started."""
     file = site.workspace.logs / f"worker-{worker}.log"
     return file.read_text() if file.exists() else ""
 
 
 def evaluations(site: Site, problem: str = "t/one") -> list[Entry]:
-    """In the ledger's order."""
+    """Return the evaluations of a problem in the order of the ledger."""
     return [entry for entry in site.entries(problem) if entry.kind is EntryKind.EVALUATION]
 
 
 def verdicts(site: Site, problem: str = "t/one") -> list[str]:
-    """Of a problem's evaluations."""
+    """Return the verdicts of a problem's evaluations in the order of the ledger."""
     return [str(entry.verdict) for entry in evaluations(site, problem)]
 
 
 def processes_below(*pids: int) -> list[tuple[int, str]]:
-    """What some processes started, directly or not, in sandboxes too: pid and command line."""
+    """Return pid -> command line of the descendants of processes, including those in sandboxes."""
     parents, commands = {}, {}
     for directory in Path("/proc").glob("[0-9]*"):
         try:
@@ -88,10 +88,10 @@ def processes_below(*pids: int) -> list[tuple[int, str]]:
             parents[int(directory.name)], commands[int(directory.name)] = int(stat[1]), command
     wanted = set(pids)
     while True:
-        more = {pid for pid, parent in parents.items() if parent in wanted} - wanted
-        if not more:
+        children = {pid for pid, parent in parents.items() if parent in wanted} - wanted
+        if not children:
             return [(pid, commands[pid]) for pid in wanted - set(pids) if pid in commands]
-        wanted |= more
+        wanted |= children
 
 
 def solution_path(problem: str) -> str:
@@ -103,7 +103,7 @@ def write(problem: str, name: str, text: str) -> Use:
 
 
 def kernel(problem: str, text: str) -> tuple[Step, ...]:
-    """Steps that write a whole solution; the stub judge obeys `text`."""
+    """Return the steps that write a solution; `text` holds directives to the stub judge."""
     return (
         write(problem, "solution.yaml", SOLUTION),
         write(problem, "kernel.cpp", f"{KERNEL}// {text}\n"),
@@ -123,12 +123,12 @@ def finished(problem: str) -> Callable[[WorkerStatus], bool]:
 
 
 def branches(site: Site) -> list[str]:
-    """The workers' branches."""
+    """Return the branches of the workers."""
     return git(site.root, "branch", "--list", "--format=%(refname:short)", "agents/*").split()
 
 
 def submitted_trees(site: Site, branch: str) -> list[str]:
-    """The solution trees of a branch's submissions: commits with the trailer `Worker`."""
+    """Return the solution trees of a branch's submissions, which are the commits with the trailer `Worker`."""
     place = f"problems/{'/'.join(branch.split('/')[3:])}/solutions/cpu"
     commits = git(site.root, "log", "--format=%H %(trailers:key=Worker,valueonly,separator=)", f"main..{branch}")
     submissions = [line.split()[0] for line in commits.splitlines() if len(line.split()) == 2]
@@ -136,6 +136,6 @@ def submitted_trees(site: Site, branch: str) -> list[str]:
 
 
 def accounts_usd(site: Site) -> list[float]:
-    """What each account in the committed ledger cost."""
+    """Return the cost of each account in the committed ledger, in USD."""
     documents = yaml.safe_load_all(git(site.root, "show", "main:ledger/accounts.yaml"))
-    return [float(each["usd"]) for each in documents if each and "usd" in each]
+    return [float(document["usd"]) for document in documents if document and "usd" in document]

@@ -1,4 +1,4 @@
-"""A solution that declares what may vary, and a bench that judges it in memory: what a session gets as its tools."""
+"""A solution with declared parameters, and a session's tools with a judge in memory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ tune: {WIDTH: [1, 2, 4, 8], UNROLL: [1, 2, 4]}
 
 
 class Bench:
-    """What is known of one problem, and the judge of it: `speedup(params)`, None when it does not pass."""
+    """The candidates of one problem, and its judge: `speedup(params)`, which is None if the candidate fails."""
 
     def __init__(self, speedup: Callable[[Params], float | None]) -> None:
         self.speedup = speedup
@@ -101,7 +101,7 @@ def entry(verdict: Verdict, speedup: float | None) -> Entry:
 
 
 def champion_entry(times_us: dict[str, float]) -> Entry:
-    """A champion's confirmation with these microseconds a call by workload."""
+    """Return a champion's confirmation with these latencies by workload, in microseconds."""
     works = tuple(WorkloadResult(uuid=uuid, verdict=Verdict.PASSED, latency_us=us) for uuid, us in times_us.items())
     return entry(Verdict.PASSED, 2.0).model_copy(update={"workloads": works})
 
@@ -116,10 +116,10 @@ def write_solution(directory: Path, text: str = SOLUTION) -> Path:
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
     """A workspace of two small problems, with the stub judge."""
-    with site_in(tmp_path) as made:
-        yield made
+    with site_in(tmp_path) as created_site:
+        yield created_site
 
 
 @pytest.fixture(autouse=True)
-def _nobody_waited_for(own_locks: None) -> None:
-    """Of every test here: its agents' sessions and judges."""
+def _separate_locks(own_locks: None) -> None:
+    """Use separate locks for the agents' sessions and judges of every test here."""

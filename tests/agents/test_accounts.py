@@ -1,4 +1,4 @@
-"""Accounts: on disk after every change, recorded once whatever dies, and shown."""
+"""Accounts are on disk after every change, are recorded once even if a process is killed, and are displayed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def account(name: str, worker: str = "w01", usd: float = 1.25, *, ended: bool = 
 
 def test_an_account_survives_its_form_on_disk(site: Site) -> None:
     write_account(site.workspace, account("a"))
-    assert [each.id for each in unrecorded_accounts(site.workspace)] == ["a"]
+    assert [record.id for record in unrecorded_accounts(site.workspace)] == ["a"]
     assert unrecorded_accounts(site.workspace)[0].spent.usd == 1.25
     (site.workspace.state / "accounts" / "b.json").write_text("{")
     assert len(unrecorded_accounts(site.workspace)) == 1
@@ -55,30 +55,31 @@ def test_the_planner_records_closed_accounts_once_though_it_was_killed_between(s
     write_account(site.workspace, account("open", ended=False))
     planner = site.start("planner", extra={"HARNESS_FAILPOINT": "planner.account_recorded"})
     assert planner.wait(30) != 0
-    assert {each.id for each in unrecorded_accounts(site.workspace)} == {"a", "open"}
+    assert {record.id for record in unrecorded_accounts(site.workspace)} == {"a", "open"}
     planner = site.start("planner")
     wait_until(
-        lambda: [each.id for each in unrecorded_accounts(site.workspace)] == ["open"], what="the account's recording"
+        lambda: [record.id for record in unrecorded_accounts(site.workspace)] == ["open"],
+        event="the account's recording",
     )
     planner.terminate()
     planner.communicate(timeout=120)
     with Repo(site.workspace) as repo:
-        assert [each.id for each in recorded_accounts(site.workspace, repo, "main")] == ["a"]
+        assert [record.id for record in recorded_accounts(site.workspace, repo, "main")] == ["a"]
         assert repo.read(repo.tip("main"), ACCOUNTS)
-        both = all_accounts(site.workspace, repo, "main")
-    assert total(both).usd == 2.5
+        accounts = all_accounts(site.workspace, repo, "main")
+    assert total(accounts).usd == 2.5
     close_left_open(site.workspace, "w01")
     assert unrecorded_accounts(site.workspace)[0].ended
 
 
-def test_a_purse_counts_each_account_once_while_it_moves_into_the_ledger(site: Site) -> None:
+def test_spending_counts_each_account_once_while_it_moves_into_the_ledger(site: Site) -> None:
     write_account(site.workspace, account("a", usd=1.0))
     write_account(site.workspace, account("b", worker="w02", usd=2.0))
     with Repo(site.workspace) as repo:
         spend_tracker = SpendTracker(site.workspace, repo, Config())
         assert spend_tracker.spent().usd == 3.0
         planner = site.start("planner")
-        wait_until(lambda: not unrecorded_accounts(site.workspace), what="both in the ledger")
+        wait_until(lambda: not unrecorded_accounts(site.workspace), event="both in the ledger")
         planner.terminate()
         planner.communicate(timeout=120)
         assert spend_tracker.spent().usd == 3.0

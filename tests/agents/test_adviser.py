@@ -1,4 +1,4 @@
-"""The planner with a model: what holds is taken, and the policy decides whenever the model is wrong, slow or away."""
+"""The planner with a model: valid proposals are applied; if the model is wrong, slow or absent, the policy decides."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import yaml
 from harness.git.repo import Repo
 from harness.ledger.accounts import all_accounts, total
 from harness.ledger.coordination import read_assignments
-from tests.agents import agents_site as its
-from tests.scripted_model import Asked, Fail, Hang, Say, ScriptedModel, Step, Use, scripted
+from tests.agents import agents_site
+from tests.scripted_model import Fail, Hang, ModelRequest, Say, ScriptedModel, Step, Use, scripted
 from tests.site import Site, git
 from tests.waiting import wait_until
 
@@ -24,20 +24,22 @@ def propose(**rows: str) -> Use:
 
 
 def plan(
-    site: Site, script: Callable[[Asked], Sequence[Step]], *, deadline_s: float = 60.0
+    site: Site, script: Callable[[ModelRequest], Sequence[Step]], *, deadline_s: float = 60.0
 ) -> tuple[dict[str, str], list[str], ScriptedModel]:
-    """One decision: the table that comes of it, who made the decisions, and the model."""
-    its.configure(site, f"planner: {{kind: claude, deadline_s: {deadline_s}}}\nagent: {{gateway: {{hold_s: 1.0}}}}")
+    """Run a planner until its first table; return the table, the policy of each decision, and the model."""
+    agents_site.configure(
+        site, f"planner: {{kind: claude, deadline_s: {deadline_s}}}\nagent: {{gateway: {{hold_s: 1.0}}}}"
+    )
     with scripted(script) as model:
-        planner = site.start("planner", *WORKERS, extra=its.environment(model))
+        planner = site.start("planner", *WORKERS, extra=agents_site.environment(model))
         with Repo(site.workspace) as repo:
-            wait_until(lambda: read_assignments(repo, "main"), what="a table")
+            wait_until(lambda: read_assignments(repo, "main"), event="a table")
             table = {row.worker: row.problem for row in read_assignments(repo, "main")}
         planner.terminate()
         output, _ = planner.communicate(timeout=120)
         assert planner.returncode == 0, output
     decisions = list(yaml.safe_load_all(git(site.root, "show", "main:ledger/decisions.yaml")))
-    return table, [each["policy"] for each in decisions], model
+    return table, [decision["policy"] for decision in decisions], model
 
 
 def test_a_proposal_is_corrected_from_the_tools_answer_and_taken(site: Site) -> None:
@@ -45,13 +47,13 @@ def test_a_proposal_is_corrected_from_the_tools_answer_and_taken(site: Site) -> 
     table, by, model = plan(site, lambda _: steps)
     assert table == {"w01": "t/two", "w02": "t/one"}
     assert by[0].startswith("claude: ")
-    assert "t/two has 2 workers while t/one has none" in model.asked[1].last_result
+    assert "t/two has 2 workers while t/one has none" in model.requests[1].last_result
     text = git(site.root, "show", "main:COORDINATION.md")
     assert "planner: t/two suits w01" in text
     assert "| vectorise |" in text
     with Repo(site.workspace) as repo:
-        accounts = [each for each in all_accounts(site.workspace, repo, "main") if each.worker == "planner"]
-    assert total(accounts).turns == len(model.asked), "recorded already or not"
+        accounts = [account for account in all_accounts(site.workspace, repo, "main") if account.worker == "planner"]
+    assert total(accounts).turns == len(model.requests), "recorded or not yet recorded"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`harness baseline --make`: one session, PyTorch only, its best kept; the judge is the stub."""
+"""`harness baseline --make`: one session with PyTorch only, whose best solution is kept. The judge is the stub."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from harness.formats.problems import load_problem
 from harness.model.config import Config
 from harness.model.judging import Cost, EnvironmentRecord, JudgeAnswer, Summary
 from harness.model.verdict import Verdict
-from tests.agents import agents_site as its
-from tests.scripted_model import Asked, Step, scripted
+from tests.agents import agents_site
+from tests.scripted_model import ModelRequest, Step, scripted
 from tests.site import SOLUTION, Site
 
 YAML = "language: pytorch\nentry: fast.py::run\n"
@@ -33,26 +33,29 @@ def judge(solution: Path) -> JudgeAnswer:
 
 
 def python(body: str) -> list[Step]:
-    return [its.write("t/one", "solution.yaml", YAML), its.write("t/one", "fast.py", f"import torch\n{body}")]
+    return [
+        agents_site.write("t/one", "solution.yaml", YAML),
+        agents_site.write("t/one", "fast.py", f"import torch\n{body}"),
+    ]
 
 
 def test_the_best_becomes_the_baseline(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    def script(asked: Asked) -> list[Step]:
-        assert "Languages allowed: pytorch." in asked.text
+    def script(request: ModelRequest) -> list[Step]:
+        assert "Languages allowed: pytorch." in request.text
         return [
-            its.write("t/one", "solution.yaml", SOLUTION),
-            its.write("t/one", "kernel.cpp", 'extern "C" void increment() {}\n'),
-            its.submit("C++"),
-            its.bash("rm /task/problems/t/one/solutions/cpu/kernel.cpp"),
+            agents_site.write("t/one", "solution.yaml", SOLUTION),
+            agents_site.write("t/one", "kernel.cpp", 'extern "C" void increment() {}\n'),
+            agents_site.submit("C++"),
+            agents_site.bash("rm /task/problems/t/one/solutions/cpu/kernel.cpp"),
             *python("def run(x, y):\n    torch.add(x, 1, out=y)\n"),
-            its.submit("in place"),
+            agents_site.submit("in place"),
             *python("def run(x, y):\n    y.copy_(x + 1)\n"),
-            its.submit("slower"),
+            agents_site.submit("slower"),
         ]
 
     problem = load_problem(site.root / "problems/t/one")
     with scripted(script) as model:
-        for name, value in its.environment(model).items():
+        for name, value in agents_site.environment(model).items():
             monkeypatch.setenv(name, value)
         result = make_baseline(
             site.workspace,
@@ -63,7 +66,7 @@ def test_the_best_becomes_the_baseline(site: Site, monkeypatch: pytest.MonkeyPat
             stop=threading.Event(),
             on_event=lambda _: None,
         )
-        refused = model.asked[3].last_result
+        refused = model.requests[3].last_result
     assert "a baseline is written in pytorch" in refused
     assert (result.end.reason, result.speedup, result.submissions) == ("done", 2.0, 2)
     place = install_baseline(problem, result)

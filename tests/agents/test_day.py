@@ -1,6 +1,6 @@
-"""A day with agents: start and leave, look in, change the plan, stop, go on, review, merge, report.
+"""A day with agents: start detached, attach, change the plan, stop, resume, review, merge, report.
 
-The workers are Claude by the real SDK and CLI; only the model's words come from a script, and the judge is the stub.
+The workers run Claude through the real SDK and CLI; a script replaces the model, and the stub replaces the judge.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from harness.model.assignment import Assignment
-from tests.agents import agents_site as its
-from tests.scripted_model import Asked, Say, ScriptedModel, Step, scripted
+from tests.agents import agents_site
+from tests.scripted_model import ModelRequest, Say, ScriptedModel, Step, scripted
 from tests.site import Site, git
 from tests.terminal import on_terminal
 from tests.waiting import wait_until
@@ -27,36 +27,36 @@ pytestmark = pytest.mark.slow
 START = ("start", "--detach", "--agent", "claude", "--workers", "1", "--device", "cpu", "--max-usd", "50")
 
 
-def script(asked: Asked) -> list[Step]:
-    """On t/one: a wrong kernel, a good one, then at work until it is moved. On t/two: two good ones."""
-    if "problem t/two," in asked.text:
+def script(request: ModelRequest) -> list[Step]:
+    """Return a wrong kernel, a good one and endless work on t/one, or two good kernels on t/two."""
+    if "problem t/two," in request.text:
         return [
-            *its.kernel("t/two", "stub: speedup=1.2"),
-            its.submit("vectorise the loop"),
-            *its.kernel("t/two", "stub: speedup=1.6"),
-            its.submit("and unroll it"),
+            *agents_site.kernel("t/two", "stub: speedup=1.2"),
+            agents_site.submit("vectorise the loop"),
+            *agents_site.kernel("t/two", "stub: speedup=1.6"),
+            agents_site.submit("and unroll it"),
             Say("Done."),
         ]
     return [
-        *its.kernel("t/one", "stub: verdict=INCORRECT_NUMERICAL"),
-        its.submit("a first version"),
-        *its.kernel("t/one", "stub: speedup=1.3"),
-        its.submit("with the right sum"),
-        *[its.bash(f"sleep 0.2; echo {number}") for number in range(3000)],
+        *agents_site.kernel("t/one", "stub: verdict=INCORRECT_NUMERICAL"),
+        agents_site.submit("a first version"),
+        *agents_site.kernel("t/one", "stub: speedup=1.3"),
+        agents_site.submit("with the right sum"),
+        *[agents_site.bash(f"sleep 0.2; echo {number}") for number in range(3000)],
     ]
 
 
 def start(site: Site, model: ScriptedModel) -> int:
-    """Start a detached run; its pid."""
-    started = site.run(*START, extra=its.environment(model))
+    """Start a detached run and return its pid."""
+    started = site.run(*START, extra=agents_site.environment(model))
     assert started.returncode == 0, started.stdout
-    found = re.search(r"the run is up: process (\d+)", started.stdout)
-    assert found, started.stdout
-    return int(found[1])
+    match = re.search(r"the run is up: process (\d+)", started.stdout)
+    assert match, started.stdout
+    return int(match[1])
 
 
 def attach(site: Site) -> subprocess.Popen[str]:
-    """Follow the run, from now on."""
+    """Attach to the run in a new process."""
     follower = site.start("attach")
     assert follower.stdout is not None
     assert "Ctrl-C does not end the run" in follower.stdout.readline()
@@ -64,7 +64,7 @@ def attach(site: Site) -> subprocess.Popen[str]:
 
 
 def edit_the_table(site: Site, row: str) -> None:
-    """What a person does with an editor and git, again where the harness was quicker."""
+    """Edit and commit the table as a person does; repeat if the harness committed first."""
     file = site.root / "COORDINATION.md"
 
     def committed() -> bool:
@@ -79,16 +79,16 @@ def edit_the_table(site: Site, row: str) -> None:
             return False
         return True
 
-    wait_until(committed, what="a person's commit", poll_s=0.5)
+    wait_until(committed, event="a person's commit", poll_s=0.5)
 
 
 def report_data(site: Site) -> dict[str, Any]:
-    ran = site.call("report", "-o", "report.html")
-    assert ran.returncode == 0, ran.stdout
+    completed = site.call("report", "-o", "report.html")
+    assert completed.returncode == 0, completed.stdout
     page = (site.root / "report.html").read_text()
-    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
-    assert found
-    data: dict[str, Any] = json.loads(found[1])
+    match = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    assert match
+    data: dict[str, Any] = json.loads(match[1])
     return data
 
 
@@ -96,24 +96,24 @@ def test_a_day_with_agents(site: Site, tmp_path: Path) -> None:
     remote = tmp_path / "remote.git"
     git(tmp_path, "init", "--quiet", "--bare", "--initial-branch=main", str(remote))
     git(site.root, "remote", "add", "origin", str(remote))
-    its.assign(site, Assignment(worker="w01", problem="t/one", state="pinned", wanted="make it faster"))
+    agents_site.assign(site, Assignment(worker="w01", problem="t/one", state="pinned", wanted="make it faster"))
     with scripted(script) as model:
         pid = start(site, model)
-        the_morning_looks_in_and_leaves(site, pid)
-        at_noon_a_person_has_another_plan(site)
-        it_stops_and_says_so(site)
-        it_goes_on_and_the_machine_dies(site, model, pid)
-    assert its.verdicts(site, "t/one") == ["INCORRECT_NUMERICAL", "PASSED"], "nothing was evaluated twice"
-    the_evening_reads_and_merges(site, remote)
-    the_report_has_it_all(site)
+        a_person_follows_the_run_and_disconnects(site, pid)
+        a_person_changes_the_plan(site)
+        a_person_stops_the_run(site)
+        the_resumed_run_is_killed(site, model, pid)
+    assert agents_site.verdicts(site, "t/one") == ["INCORRECT_NUMERICAL", "PASSED"], "nothing was evaluated twice"
+    a_person_reviews_and_merges(site, remote)
+    the_report_shows_both_problems(site)
 
 
-def the_morning_looks_in_and_leaves(site: Site, pid: int) -> None:
+def a_person_follows_the_run_and_disconnects(site: Site, pid: int) -> None:
     follower = attach(site)
     watch = ("status", "--watch")
     with on_terminal(site.root, *watch, columns=80, lines=24, environment=site.environment()) as terminal:
         terminal.read_until("run main, target cpu")
-        wait_until(lambda: "PASSED" in its.verdicts(site), what="a kernel of t/one", deadline_s=240)
+        wait_until(lambda: "PASSED" in agents_site.verdicts(site), event="a kernel of t/one", deadline_s=240)
         terminal.read_until("1 of 2 problems have a confirmed speed-up")
         assert terminal.interrupt() == 130
     follower.send_signal(signal.SIGINT)
@@ -123,15 +123,15 @@ def the_morning_looks_in_and_leaves(site: Site, pid: int) -> None:
     os.kill(pid, signal.SIGHUP)  # the terminal closes
 
 
-def at_noon_a_person_has_another_plan(site: Site) -> None:
+def a_person_changes_the_plan(site: Site) -> None:
     edit_the_table(site, "| w01 | t/two | pinned | make it faster |")
-    its.says(site, "works on t/two", lambda status: status.problem == "t/two")
-    wait_until(lambda: its.verdicts(site, "t/two") == ["PASSED", "PASSED"], what="two kernels of t/two", deadline_s=240)
-    wait_until(lambda: len(site.entries("t/two", kind="confirmation")) == 2, what="their confirmations", deadline_s=240)
+    agents_site.wait_for_status(site, "works on t/two", lambda status: status.problem == "t/two")
+    wait_until(lambda: agents_site.verdicts(site, "t/two") == ["PASSED", "PASSED"], event="two kernels", deadline_s=240)
+    wait_until(lambda: len(site.entries("t/two", kind="confirmation")) == 2, event="confirmations", deadline_s=240)
     assert "| w01 | t/two | pinned | make it faster |" in git(site.root, "show", "main:COORDINATION.md")
 
 
-def it_stops_and_says_so(site: Site) -> None:
+def a_person_stops_the_run(site: Site) -> None:
     follower = attach(site)
     stopped = site.call("stop")
     assert stopped.returncode == 0, stopped.stdout
@@ -141,7 +141,7 @@ def it_stops_and_says_so(site: Site) -> None:
     site.no_strays()
 
 
-def it_goes_on_and_the_machine_dies(site: Site, model: ScriptedModel, before: int) -> None:
+def the_resumed_run_is_killed(site: Site, model: ScriptedModel, before: int) -> None:
     pid = start(site, model)
     assert pid != before
     follower = attach(site)
@@ -152,7 +152,7 @@ def it_goes_on_and_the_machine_dies(site: Site, model: ScriptedModel, before: in
     site.no_strays()
 
 
-def the_evening_reads_and_merges(site: Site, remote: Path) -> None:
+def a_person_reviews_and_merges(site: Site, remote: Path) -> None:
     log = site.call("log", "t/two").stdout
     assert re.search(r"PASSED +\d+\.\d us +1\.(59|60)\dx \[.*and unroll it$", log, re.MULTILINE), log
     review = site.call("review", "t/two")
@@ -166,10 +166,10 @@ def the_evening_reads_and_merges(site: Site, remote: Path) -> None:
     assert site.call("audit").returncode == 0
 
 
-def the_report_has_it_all(site: Site) -> None:
+def the_report_shows_both_problems(site: Site) -> None:
     data = report_data(site)
     assert (data["headline"]["problems"], data["headline"]["confirmed"]) == (2, 2)
     assert data["headline"]["usd"] > 0
-    two = next(one for one in data["problems"] if one["key"] == "t/two")
+    two = next(problem for problem in data["problems"] if problem["key"] == "t/two")
     assert [step["subject"] for step in two["steps"]] == ["vectorise the loop", "and unroll it"]
     assert "+// stub: speedup=1.6" in two["steps"][1]["diff"].splitlines()

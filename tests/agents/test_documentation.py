@@ -1,4 +1,4 @@
-"""The documentation pack and the prompts: every sample is a valid solution and compiles, and the search finds."""
+"""The documentation pack and the prompts: every sample is a valid solution and compiles; the search has results."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ONE_ARCHITECTURE = {
         "34_memory_hints.md",
     },
 }
-CUDA = [(name, architecture) for name, those in ARCHITECTURES.items() for architecture in those]
+CUDA = [(name, architecture) for name, architectures in ARCHITECTURES.items() for architecture in architectures]
 BLOCK = re.compile(r"^```cuda ([\w ]+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 HEADERS = "".join(f"#include <cuda_{name}.h>\n" for name in ("bf16", "fp16", "fp8", "fp4"))
 QUERIES = yaml.safe_load(Path(__file__).with_name("documentation_queries.yaml").read_text())
@@ -68,7 +68,7 @@ def code_pieces(directory: Path = PACK) -> list[CodePiece]:
 
 
 def as_one_source(pieces: list[CodePiece]) -> str:
-    """Each piece in a namespace of its own; `#line` makes the compiler name the page and its line."""
+    """Return one source with each piece in its own namespace; `#line` makes the compiler name the page and line."""
     parts = [
         f'namespace piece_{number} {{\n#line {piece.line} "{piece.page}"\n{piece.code}}}\n'
         for number, piece in enumerate(pieces)
@@ -103,15 +103,17 @@ def test_a_cuda_example_compiles_without_spills(name: str, architecture: str, tm
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(name for name, those in ARCHITECTURES.items() if len(those) == 1))
-def test_a_sample_of_one_architecture_says_so_and_the_other_refuses_it(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "name", sorted(name for name, architectures in ARCHITECTURES.items() if len(architectures) == 1)
+)
+def test_a_sample_of_one_architecture_names_it_and_fails_on_the_other(name: str, tmp_path: Path) -> None:
     (own,) = ARCHITECTURES[name]
     spec = load_solution(PACK / "examples" / name).spec
     assert (spec.notes or "").startswith(f"{own} only;")
-    other = "sm_100a" if own == "sm_90a" else "sm_90a"
+    other_architecture = "sm_100a" if own == "sm_90a" else "sm_90a"
     kernels = sorted({str(launch["kernel"]) for launch in spec.launch})
     macros = defines(load_problem(of_problem(name)), spec.params)
-    assert compile_cuda(PACK / "examples" / name / spec.file, tmp_path, other, kernels, macros) == 1
+    assert compile_cuda(PACK / "examples" / name / spec.file, tmp_path, other_architecture, kernels, macros) == 1
     instruction = "wgmma" if own == "sm_90a" else "tcgen05"
     assert instruction in (tmp_path / "compile.log").read_text()
 
@@ -179,9 +181,9 @@ def test_there_is_text_for_every_language_and_target() -> None:
         assert len(system) > 2500
 
 
-@pytest.mark.parametrize("wanted", QUERIES, ids=[entry["query"] for entry in QUERIES])
-def test_a_query_finds_its_page_in_the_first_two_results(wanted: dict[str, str]) -> None:
-    assert wanted["page"] in [section.file for section in matching_sections(wanted["query"], limit=2)]
+@pytest.mark.parametrize("query_entry", QUERIES, ids=[entry["query"] for entry in QUERIES])
+def test_a_query_finds_its_page_in_the_first_two_results(query_entry: dict[str, str]) -> None:
+    assert query_entry["page"] in [section.file for section in matching_sections(query_entry["query"], limit=2)]
 
 
 def test_there_are_sixty_queries_and_each_page_about_kernels_answers_one() -> None:
@@ -236,7 +238,7 @@ def test_a_search_without_a_hit_shows_the_contents() -> None:
     assert len({section.title for section in sections()}) > 20
 
 
-def test_only_allowed_languages_are_told_of() -> None:
+def test_prompts_name_only_allowed_languages() -> None:
     cute = prompting.system(Config(languages=("cute_dsl",)), worker="w01", target="h200")
     assert "Languages allowed: cute_dsl." in cute
     assert "@triton.jit" not in cute

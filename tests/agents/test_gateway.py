@@ -1,4 +1,4 @@
-"""The gateway by itself: what passes, what is added and counted, and that nothing is held up."""
+"""The gateway alone: the requests it passes, the headers it adds, the tokens it counts, and no delay."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def workspace(tmp_path: Path) -> Workspace:
 
 @pytest.fixture
 def model() -> Iterator[ScriptedModel]:
-    with scripted(lambda _: [Say(input_tokens=1000, output_tokens=200)] * 9) as made:
-        yield made
+    with scripted(lambda _: [Say(input_tokens=1000, output_tokens=200)] * 9) as scripted_model:
+        yield scripted_model
 
 
 def meter_of(workspace: Workspace) -> Meter:
@@ -49,13 +49,18 @@ def meter_of(workspace: Workspace) -> Meter:
 
 
 def ask(
-    workspace: Workspace, model: ScriptedModel, *, path: str = "/v1/messages", over: str | None = None, **body: Any
+    workspace: Workspace,
+    model: ScriptedModel,
+    *,
+    path: str = "/v1/messages",
+    limit_message: str | None = None,
+    **body: Any,
 ) -> tuple[int, str]:
     upstream = Upstream.of_environment({"ANTHROPIC_BASE_URL": model.url, "ANTHROPIC_API_KEY": KEY})
     config = GatewayConfig(first_s=0.1, longest_s=0.2, hold_s=1.0)
     directory = workspace.state / "gateway"
     with Gateway(workspace, upstream, config) as gateway:
-        served = gateway.serve(directory, meter_of(workspace), lambda: over)
+        served = gateway.serve(directory, meter_of(workspace), lambda: limit_message)
         try:
             # A socket's path has at most 107 characters, and a test's directory may be deep.
             handle = os.open(directory, os.O_PATH)
@@ -90,20 +95,20 @@ def test_an_answer_passes_and_is_counted(workspace: Workspace, model: ScriptedMo
 
 
 @pytest.mark.parametrize("path", ["/v1/files", "/v1/messages/batches", "/", "/v1/messages/../files", "/admin"])
-def test_nothing_but_the_messages_api_passes(workspace: Workspace, model: ScriptedModel, path: str) -> None:
+def test_only_the_messages_api_passes(workspace: Workspace, model: ScriptedModel, path: str) -> None:
     status, _ = ask(workspace, model, path=path)
     assert status == 404
-    assert (model.asked, model.others) == ([], [])
+    assert (model.requests, model.other_requests) == ([], [])
 
 
 def test_a_session_past_its_budget_is_refused(workspace: Workspace, model: ScriptedModel) -> None:
-    status, text = ask(workspace, model, over="5 USD for a session are used up")
+    status, text = ask(workspace, model, limit_message="5 USD for a session are used up")
     assert status == 400
     assert "5 USD" in text
-    assert model.asked == []
+    assert model.requests == []
 
 
-def test_everybody_waits_when_one_meets_the_limit(workspace: Workspace) -> None:
+def test_all_sessions_wait_when_one_meets_the_limit(workspace: Workspace) -> None:
     with scripted(lambda _: [Fail(529, times=50)]) as model:
         status, text = ask(workspace, model)
     assert status == 429
@@ -111,10 +116,10 @@ def test_everybody_waits_when_one_meets_the_limit(workspace: Workspace) -> None:
     assert api_backoff.read_backoff(workspace).failures > 1
 
 
-def test_a_fleet_that_was_stopped_asks_nothing(workspace: Workspace, model: ScriptedModel) -> None:
+def test_stopped_sessions_send_no_request(workspace: Workspace, model: ScriptedModel) -> None:
     api_backoff.stop_requests(workspace, "the key is bad")
     assert ask(workspace, model)[0] == 401
-    assert model.asked == []
+    assert model.requests == []
     api_backoff.allow_requests(workspace)
     assert ask(workspace, model)[0] == 200
 
@@ -122,7 +127,7 @@ def test_a_fleet_that_was_stopped_asks_nothing(workspace: Workspace, model: Scri
 def test_back_off_doubles_to_its_limit_and_ends_with_success(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(time, "time", lambda: 1e9)  # a wait on a busy machine would be shorter when it is read
+    monkeypatch.setattr(time, "time", lambda: 1e9)  # on a busy machine, the rest of the wait is shorter when it is read
     waits = [
         api_backoff.back_off(workspace, after_s=after_s, reason="x", first_s=1, longest_s=5).wait_s()
         for after_s in (None, 0.0, None, 0.0)
@@ -135,7 +140,7 @@ def test_back_off_doubles_to_its_limit_and_ends_with_success(
     assert api_backoff.read_backoff(workspace).failures == 0
 
 
-def test_no_credential_is_said() -> None:
+def test_a_missing_credential_is_reported() -> None:
     with pytest.raises(ConfigurationError, match="no credential for the model"):
         Upstream.of_environment({})
     token = Upstream.of_environment({"ANTHROPIC_AUTH_TOKEN": "t"})
@@ -145,7 +150,7 @@ def test_no_credential_is_said() -> None:
 def test_usage_is_read_however_the_stream_is_cut() -> None:
     start = {"type": "message_start", "message": {"model": "m", "usage": {"input_tokens": 7, "output_tokens": 1}}}
     end = {"type": "message_delta", "delta": {}, "usage": {"output_tokens": 9, "cache_read_input_tokens": 3}}
-    raw = "".join(f"event: {each['type']}\ndata: {json.dumps(each)}\n\n" for each in (start, end)).encode()
+    raw = "".join(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in (start, end)).encode()
     for size in (1, 7, 64, len(raw)):
         used = AnswerUsage(streamed=True)
         for at in range(0, len(raw), size):
@@ -168,7 +173,7 @@ def test_the_output_of_a_stream_that_broke_off_is_estimated() -> None:
     assert used.spent().output_tokens == 90, "what the model API reports counts"
 
 
-def test_an_unknown_model_counts_as_the_dearest_and_a_runs_own_price_comes_first() -> None:
+def test_an_unknown_model_has_the_highest_price_unless_the_run_sets_one() -> None:
     million = Spent(input_tokens=1_000_000, cache_read_tokens=1_000_000)
     assert usd(million, price_of("brand-new", {})) == pytest.approx(16.5)
     assert usd(million, price_of("claude-haiku-4-5", {"claude-haiku*": Price(input=2, output=1)})) == pytest.approx(2.2)

@@ -1,4 +1,4 @@
-"""A lesson from one worker is shown to the next with its proof, is contradicted, and is then withdrawn.
+"""A lesson of one worker appears in the prompt of the next with its proof, is contradicted, and is withdrawn.
 
 Daemon, planner and workers are real processes; the judge is the stub, the agents are scripts.
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from harness.model.assignment import Assignment
-from tests.agents import agents_site as its
+from tests.agents import agents_site
 from tests.site import Site, git, site_in
 from tests.waiting import wait_until
 
@@ -51,16 +51,16 @@ def _holds(site: Site, text: str) -> bool:
 def test_a_lesson_is_shown_to_others_with_its_proof_and_withdrawn_when_contradicted(tmp_path: Path) -> None:
     with site_in(tmp_path, tunable=True) as site:
         text = "\n".join(f"    {line}" for line in SCRIPT.strip().splitlines())
-        its.configure(site, f"agent:\n  kind: command\n  command: |\n{text}")
+        agents_site.configure(site, f"agent:\n  kind: command\n  command: |\n{text}")
         site.start("daemon")
         for worker, left in (("w01", "prefetching helps"), ("w02", "prefetching costs"), ("w03", "")):
-            its.assign(site, Assignment(worker=worker, problem="t/one", state="pinned"))
+            agents_site.assign(site, Assignment(worker=worker, problem="t/one", state="pinned"))
             process = site.start("worker", worker)
-            its.says(site, "has finished", its.finished("t/one"), worker)
+            agents_site.wait_for_status(site, "has finished", agents_site.finished("t/one"), worker)
             process.terminate()
             process.communicate(timeout=120)
-            assert "leaves t/one: done" in its.log(site, worker), its.log(site, worker)
+            assert "leaves t/one: done" in agents_site.log(site, worker), agents_site.log(site, worker)
             planner = site.start("planner", "--worker", "w09")
-            wait_until(partial(_holds, site, left), what=f"the lesson {left!r} in the ledger")
+            wait_until(partial(_holds, site, left), event=f"the lesson {left!r} in the ledger")
             planner.terminate()
             planner.communicate(timeout=120)

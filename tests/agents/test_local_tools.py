@@ -1,4 +1,4 @@
-"""Run the programs of the agents' sandbox inside it."""
+"""The programs of the agents' sandbox run inside it."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def inside(tmp_path: Path, script: str) -> subprocess.CompletedProcess[str]:
 def test_every_listed_program_runs_in_the_sandbox(tmp_path: Path) -> None:
     programs = [name for name in find_local_tools().programs if not name.startswith("python3")]
     assert "g++" in programs, "the tests need a compiler"
-    done = inside(
+    completed = inside(
         tmp_path, "\n".join(f"{name} --version >/tmp/version || {{ echo {name}; exit 9; }}" for name in programs)
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert completed.returncode == 0, completed.stdout + completed.stderr
 
 
 def test_code_is_compiled_and_disassembled_and_the_processor_is_described(tmp_path: Path) -> None:
@@ -34,17 +34,17 @@ def test_code_is_compiled_and_disassembled_and_the_processor_is_described(tmp_pa
     objdump -d --no-show-raw-insn a.so | grep -A9 '<twice>:'
     lscpu | grep -E 'Model name|L1d|NUMA node0'
     """
-    done = inside(tmp_path, script)
-    assert done.returncode == 0, done.stderr
-    assert "addss" in done.stdout
-    assert "L1d" in done.stdout
+    completed = inside(tmp_path, script)
+    assert completed.returncode == 0, completed.stderr
+    assert "addss" in completed.stdout
+    assert "L1d" in completed.stdout
 
 
 @pytest.mark.slow
 def test_python_has_torch_for_numerics(tmp_path: Path) -> None:
-    done = inside(tmp_path, "python3 -c 'import torch; print(torch.ones(4).bfloat16().sum().item())'")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "4.0"
+    completed = inside(tmp_path, "python3 -c 'import torch; print(torch.ones(4).bfloat16().sum().item())'")
+    assert completed.returncode == 0, completed.stderr
+    assert completed.stdout.strip() == "4.0"
 
 
 def test_a_toolkit_outside_the_system_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,7 +56,7 @@ def test_a_toolkit_outside_the_system_is_shown(tmp_path: Path, monkeypatch: pyte
     local_tools.find_local_tools.cache_clear()
     try:
         assert "nvdisasm" in find_local_tools().programs
-        done = inside(tmp_path, "nvdisasm; touch /sys/devices/system/cpu/x 2>/dev/null && exit 9; exit 0")
+        completed = inside(tmp_path, "nvdisasm; touch /sys/devices/system/cpu/x 2>/dev/null && exit 9; exit 0")
     finally:
         local_tools.find_local_tools.cache_clear()
-    assert (done.returncode, done.stdout) == (0, "disassembled\n"), done.stderr
+    assert (completed.returncode, completed.stdout) == (0, "disassembled\n"), completed.stderr

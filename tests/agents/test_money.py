@@ -1,4 +1,4 @@
-"""Money: what requests in flight may cost is reserved by all workers together, so that a run stays within its limit."""
+"""Spending: workers share the reservations for requests in flight, so that a run stays within its limit."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from harness.ledger.accounts import Account, Spent, present_time, set_aside, tot
 from harness.ledger.reservations import changing_reservations, new_reservation
 from harness.model.config import Config, GatewayConfig, Price
 from harness.workspace.directories import Workspace
-from tests.agents import agents_site as its
-from tests.scripted_model import Asked, Say, ScriptedModel, Step, scripted
+from tests.agents import agents_site
+from tests.scripted_model import ModelRequest, Say, ScriptedModel, Step, scripted
 from tests.site import KERNEL, Site
 from tests.waiting import wait_until
 
@@ -41,7 +41,7 @@ TWENTY_CENTS = Say(input_tokens=0, output_tokens=8000)
 
 @dataclass
 class Worker:
-    """A session's way to the model, as a worker process has it, and a client in place of its agent."""
+    """A session's gateway, as in a worker process, and a client in place of its agent."""
 
     gateway: Gateway
     directory: Path
@@ -73,7 +73,7 @@ async def _post(socket: Path) -> tuple[int, str]:
 @contextmanager
 def at_work(site: Site, model: ScriptedModel, name: str, config: Config) -> Iterator[Worker]:
     workspace, account = site.workspace, account_of(name)
-    upstream = Upstream.of_environment({"ANTHROPIC_BASE_URL": model.url, "ANTHROPIC_API_KEY": its.KEY})
+    upstream = Upstream.of_environment({"ANTHROPIC_BASE_URL": model.url, "ANTHROPIC_API_KEY": agents_site.KEY})
     with Repo(workspace) as repo, Gateway(workspace, upstream, GatewayConfig()) as gateway:
         spend_tracker, meter = SpendTracker(workspace, repo, config), Meter(workspace, account, {})
         budget = RequestBudget(
@@ -108,7 +108,7 @@ def limited(usd: float) -> Config:
 
 def reserved_usd(workspace: Workspace) -> float:
     with changing_reservations(workspace) as reservations:
-        return sum(each.usd for each in reservations)
+        return sum(reservation.usd for reservation in reservations)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_a_run_ends_within_its_limit_however_many_workers_ask_at_once(site: Site
     assert {status for status, _ in ends} == {400}
     assert all("of the 3 USD for the run main are left" in text for _, text in ends), ends
     spent = total(unrecorded_accounts(site.workspace))
-    assert spent.turns == len(model.asked), "every answer is in an account"
+    assert spent.turns == len(model.requests), "every answer is in an account"
     assert 2.75 < spent.usd <= 3.0
     assert reserved_usd(site.workspace) == 0
 
@@ -137,7 +137,7 @@ def test_a_request_waits_for_the_room_that_another_one_leaves(site: Site) -> Non
     """Two requests of up to 0.20 USD do not fit into 0.30 at once; the first answer costs 0.05."""
     may_answer = threading.Event()
 
-    def cheap(_: Asked) -> Say:
+    def cheap(_: ModelRequest) -> Say:
         assert may_answer.wait(60)
         return Say(input_tokens=0, output_tokens=2000)
 
@@ -149,9 +149,9 @@ def test_a_request_waits_for_the_room_that_another_one_leaves(site: Site) -> Non
         ExitStack() as stack,
     ):
         stack.callback(may_answer.set)  # also when an assertion fails
-        one: Future[tuple[int, str]] = threads.submit(first.ask)
-        wait_until(lambda: model.asked, what="the first request at the model")
-        other: Future[tuple[int, str]] = threads.submit(second.ask)
+        first_answer: Future[tuple[int, str]] = threads.submit(first.ask)
+        wait_until(lambda: model.requests, event="the first request at the model")
+        second_answer: Future[tuple[int, str]] = threads.submit(second.ask)
         reserve, looks = second.budget.reserve, 0
 
         def looking(body: bytes) -> object:
@@ -160,11 +160,11 @@ def test_a_request_waits_for_the_room_that_another_one_leaves(site: Site) -> Non
             return reserve(body)
 
         second.budget.reserve = looking  # type: ignore[method-assign, assignment]
-        wait_until(lambda: looks >= 2, what="two looks for room")
-        assert len(model.asked) == 1, "the other waits in its gateway"
-        assert not other.done()
+        wait_until(lambda: looks >= 2, event="two looks for room")
+        assert len(model.requests) == 1, "the other waits in its gateway"
+        assert not second_answer.done()
         may_answer.set()
-        assert (one.result(60)[0], other.result(60)[0]) == (200, 200)
+        assert (first_answer.result(60)[0], second_answer.result(60)[0]) == (200, 200)
     assert reserved_usd(site.workspace) == 0
     assert total(unrecorded_accounts(site.workspace)).usd == pytest.approx(0.10)
 
@@ -172,13 +172,13 @@ def test_a_request_waits_for_the_room_that_another_one_leaves(site: Site) -> Non
 def test_reservations_of_a_dead_process_are_released(site: Site) -> None:
     dead = subprocess.Popen(["true"])
     dead.wait(60)
-    mine = new_reservation(run="main", worker="w01", account="a", usd=1.0)
+    live = new_reservation(run="main", worker="w01", account="a", usd=1.0)
     with changing_reservations(site.workspace) as reservations:
-        reservations += [mine, mine.model_copy(update={"id": "dead", "pid": dead.pid})]
+        reservations += [live, live.model_copy(update={"id": "dead", "pid": dead.pid})]
     with changing_reservations(site.workspace) as reservations:
-        assert [each.id for each in reservations] == [mine.id]
+        assert [reservation.id for reservation in reservations] == [live.id]
     (site.workspace.state / "reservations.json").write_text("{")
-    assert reserved_usd(site.workspace) == 0, "a broken file blocks nobody"
+    assert reserved_usd(site.workspace) == 0, "a broken file blocks no request"
 
 
 def test_what_closed_sessions_spent_counts_before_the_ledger_is_read_again(site: Site) -> None:
@@ -214,31 +214,31 @@ def test_a_requests_bound_follows_from_its_bytes_its_max_tokens_and_earlier_answ
         bounds.bound(b"[]")
 
 
-def script(asked: Asked) -> list[Step]:
-    """Kernels, each another one, submitted one after the other for as long as there is money: 0.20 USD a submission."""
-    problem = "t/one" if "Assignment: problem t/one," in asked.text else "t/two"
-    specification, *_ = its.kernel(problem, "")
+def script(request: ModelRequest) -> list[Step]:
+    """Return steps that submit different kernels until the money is spent, at 0.20 USD per submission."""
+    problem = "t/one" if "Assignment: problem t/one," in request.text else "t/two"
+    specification, *_ = agents_site.kernel(problem, "")
     steps = [specification]
     for number in range(100):
-        kernel = its.write(problem, "kernel.cpp", f"{KERNEL}// {asked.session} {number} stub: speedup=1.5\n")
-        steps += [kernel, replace(its.submit(), input_tokens=0, output_tokens=8000, takes_s=3.0)]
+        kernel = agents_site.write(problem, "kernel.cpp", f"{KERNEL}// {request.session} {number} stub: speedup=1.5\n")
+        steps += [kernel, replace(agents_site.submit(), input_tokens=0, output_tokens=8000, takes_s=3.0)]
     return steps
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [4, 16])
 def test_harness_start_stays_within_its_limit_and_judges_what_was_paid_for(site: Site, workers: int) -> None:
-    its.configure(site, "agent: {kind: claude, model: claude-opus-4-5, max_answer_tokens: 8000}")
+    agents_site.configure(site, "agent: {kind: claude, model: claude-opus-4-5, max_answer_tokens: 8000}")
     options = ("start", "--device", "cpu", "--workers", str(workers), "--max-usd", "3")
     with scripted(script) as model:
-        run = site.run(*options, extra=its.environment(model), deadline_s=480)
-        answers = len(model.asked)
+        run = site.run(*options, extra=agents_site.environment(model), deadline_s=480)
+        answers = len(model.requests)
     assert run.returncode == 0, run.stdout
     assert "of the 3 USD for the run main are left" in run.stdout
     assert "next: `harness review`" in run.stdout
     assert "pending:" not in run.stdout
     costs = json.loads(site.call("status", "--costs", "--json").stdout)["total"][0]
-    submitted = {tree for branch in its.branches(site) for tree in its.submitted_trees(site, branch)}
+    submitted = {tree for branch in agents_site.branches(site) for tree in agents_site.submitted_trees(site, branch)}
     judged = {entry.candidate.tree for entry in site.entries() if entry.candidate}
     of_ledger = f"{len(submitted)} submissions, {len(judged)} of them judged, {len(site.entries())} entries"
     figures = f"{answers} answers, {of_ledger}"
@@ -246,7 +246,7 @@ def test_harness_start_stays_within_its_limit_and_judges_what_was_paid_for(site:
     assert 2.0 < costs["usd"] <= 3.05
     assert submitted
     assert submitted == judged
-    assert costs["usd"] == pytest.approx(sum(its.accounts_usd(site)), abs=1e-3)
+    assert costs["usd"] == pytest.approx(sum(agents_site.accounts_usd(site)), abs=1e-3)
     assert unrecorded_accounts(site.workspace) == [], "all accounts are in the ledger"
     audit = site.call("audit")
     assert audit.returncode == 0, audit.stdout

@@ -1,4 +1,4 @@
-"""Solutions of other workers for an agent: the champion, the best of each worker, and an attempt's changes."""
+"""Solutions of other workers that an agent can read: the champion, the best of each worker, and diffs of attempts."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def _complete(
 @pytest.mark.parametrize(("name", "make"), [("cpu_worker", cpu_prompt), ("gpu_worker", gpu_prompt)])
 def test_a_first_prompt_is_as_it_was_reviewed(name: str, make: object) -> None:
     assert callable(make)
-    assert make() == (PROMPTS / f"{name}.md").read_text(), "if the change is meant: python -m tests.agents.test_prompts"
+    assert make() == (PROMPTS / f"{name}.md").read_text(), "to accept the change: python -m tests.agents.test_prompts"
 
 
 def test_a_prompt_has_no_words_of_the_planner() -> None:
@@ -127,7 +127,7 @@ def test_the_prompt_of_an_unmeasured_problem_reports_what_is_missing() -> None:
     assert "The baselines are not measured yet" in text
     assert "No bounds are available yet" in text
     assert "No solution is confirmed yet" in text
-    assert all(f"- **{name}**" in text for name in ("memory", "products", "elementwise", "short")), "any may limit"
+    assert all(f"- **{name}**" in text for name in ("memory", "products", "elementwise", "short")), "each may limit"
 
 
 def test_the_least_of_all_limits_is_left() -> None:

@@ -1,4 +1,4 @@
-"""The solution that a tuner begins with where a problem has none."""
+"""The first solution of a tuner on a problem without a solution."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_it_spans_variants_and_begins_with_the_eager_call(target: str, size: int
     assert space.start["MODE"] == "eager"
 
 
-def test_a_solution_that_is_there_is_left_alone(tmp_path: Path) -> None:
+def test_an_existing_solution_stays_unchanged(tmp_path: Path) -> None:
     problem = load_problem(PROBLEMS / "llm/add_rmsnorm")
     (tmp_path / "cpu").mkdir()
     (tmp_path / "cpu/solution.yaml").write_text("language: cpp\n")

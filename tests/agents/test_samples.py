@@ -1,6 +1,6 @@
-"""The Triton, CuTe DSL and C++ samples of the documentation pack compile for every target, where there is no GPU.
+"""The Triton, CuTe DSL and C++ samples of the documentation pack compile for every target without a GPU.
 
-CUDA C++ samples are in test_documentation.py; tests/gpu/test_documentation.py judges what the GPU at hand can run.
+test_documentation.py has the CUDA C++ samples; tests/gpu/test_documentation.py judges the samples for the GPU present.
 """
 
 from __future__ import annotations
@@ -103,9 +103,9 @@ def sample_file(kind: str, name: str, header: str, tmp_path: Path) -> Path:
 def compiled_cute(name: str, architecture: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
     file = sample_file("cute", name, CUTE_HEADER, tmp_path)
     function = "launch" if file.parent.parent.name == "examples" else f"launch_{name}"
-    tensors, others = (json.dumps(part) for part in CUTE_SAMPLES[name])
+    tensors, scalars = (json.dumps(part) for part in CUTE_SAMPLES[name])
     environment = {"CUTE_DSL_ARCH": architecture, "CUTE_DSL_CACHE_DIR": str(tmp_path)}
-    return output_of(CUTE_DSL, str(file), function, tensors, others, **environment)
+    return output_of(CUTE_DSL, str(file), function, tensors, scalars, **environment)
 
 
 def test_every_python_sample_of_the_pack_is_one_of_these() -> None:
@@ -125,8 +125,8 @@ def test_a_page_has_no_code_that_no_test_compiles() -> None:
 @pytest.mark.parametrize("page", sorted(file.name for file in PACK.glob("*.md") if "```python" in file.read_text()))
 def test_a_piece_of_python_runs(page: str) -> None:
     for code in re.findall(r"^```python\n(.*?)^```", (PACK / page).read_text(), re.DOTALL | re.MULTILINE):
-        done = output_of(code)
-        assert done.returncode == 0, done.stderr
+        completed = output_of(code)
+        assert completed.returncode == 0, completed.stderr
 
 
 @pytest.mark.parametrize("level", ["x86-64-v3", "x86-64-v4"])
@@ -149,8 +149,8 @@ def test_the_pieces_of_cpp_compile(level: str, tmp_path: Path) -> None:
             "-o",
             "/dev/null",
         ]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-        assert done.returncode == 0, done.stderr
+        completed = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        assert completed.returncode == 0, completed.stderr
 
 
 @pytest.mark.slow
@@ -161,9 +161,9 @@ def test_a_triton_sample_compiles(kernel: str, architecture: str, tmp_path: Path
     sample = sample_file("triton", kernel, TRITON_HEADER, tmp_path)
     constants, types = (json.dumps(part) for part in TRITON_SAMPLES[kernel])
     environment = {"TRITON_CACHE_DIR": str(tmp_path / "cache"), "TRITON_DEFAULT_FP_FUSION": "1"}
-    done = output_of(TRITON, str(sample), kernel, architecture, constants, types, **environment)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    assert re.fullmatch(rf"{kernel} [1-9]\d{{3,}} bytes of cubin\n", done.stdout), done.stdout
+    completed = output_of(TRITON, str(sample), kernel, architecture, constants, types, **environment)
+    assert completed.returncode == 0, completed.stdout[-2000:] + completed.stderr[-4000:]
+    assert re.fullmatch(rf"{kernel} [1-9]\d{{3,}} bytes of cubin\n", completed.stdout), completed.stdout
 
 
 @pytest.mark.slow
@@ -171,9 +171,9 @@ def test_a_triton_sample_compiles(kernel: str, architecture: str, tmp_path: Path
 @pytest.mark.parametrize("architecture", ["sm_90a", "sm_100a"])
 @pytest.mark.parametrize("name", sorted(set(CUTE_SAMPLES) - {"cute_dsl_gemm"}))
 def test_a_cute_dsl_sample_compiles(name: str, architecture: str, tmp_path: Path) -> None:
-    done = compiled_cute(name, architecture, tmp_path)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    assert "has device code: True" in done.stdout, done.stdout
+    completed = compiled_cute(name, architecture, tmp_path)
+    assert completed.returncode == 0, completed.stdout[-2000:] + completed.stderr[-4000:]
+    assert "has device code: True" in completed.stdout, completed.stdout
 
 
 @pytest.mark.slow

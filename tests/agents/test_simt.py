@@ -1,6 +1,6 @@
-"""Device code of the documentation gives right numbers, in an emulation of CUDA threads by host threads.
+"""Device code of the documentation computes correct results in an emulation of CUDA threads by host threads.
 
-tests/gpu/test_documentation.py judges whole examples where there is a GPU; pieces of algorithms are run only here.
+tests/gpu/test_documentation.py judges whole examples on a GPU; only these tests run parts of algorithms.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NAMESPACES = {
     "normalization": "Moments warp_merge(",
     "int4": "void unpack_int4(",
 }
-"""Namespace in pieces.cpp -> what only its piece contains."""
+"""Namespace in pieces.cpp -> a text that only its piece contains."""
 LOCKED = "{{ const std::lock_guard<std::mutex> held(memory_lock); {} }}"
 PTX = (
     (r'asm volatile\("st\.release[^"]*" ::"l"\(flag\)[^;]*\);', LOCKED.format("*flag = 1;")),
@@ -114,7 +114,7 @@ STATEMENTS = (
     (r"extern __shared__ unsigned char raw\[\];", "unsigned char* raw = shared_memory;"),
     (r"__grid_constant__ ", ""),
 )
-"""Inline PTX in the examples' kernels -> the same in the emulation."""
+"""Inline PTX in the examples' kernels -> the equivalent code of the emulation."""
 
 
 def piece_with(marker: str) -> CodePiece:
@@ -130,7 +130,7 @@ def for_host(code: str) -> str:
 
 
 def errors_of(source_text: str, directory: Path) -> list[tuple[str, float, float]]:
-    """Name, largest error and limit of each check that the program makes."""
+    """Return the name, largest error and limit of each check of the program."""
     source, program = directory / "checks.cpp", directory / "checks"
     source.write_text(source_text)
     flags = ["-std=c++20", "-O2", "-w", "-pthread", f"-I{HERE}"]
@@ -138,9 +138,9 @@ def errors_of(source_text: str, directory: Path) -> list[tuple[str, float, float
         ["g++", *flags, str(source), "-o", str(program)], capture_output=True, text=True, timeout=300, check=False
     )
     assert built.returncode == 0, built.stderr[:4000]
-    done = subprocess.run([str(program)], capture_output=True, text=True, timeout=500, check=False)
-    assert done.returncode == 0, done.stderr
-    rows = (line.split() for line in done.stdout.splitlines())
+    completed = subprocess.run([str(program)], capture_output=True, text=True, timeout=500, check=False)
+    assert completed.returncode == 0, completed.stderr
+    rows = (line.split() for line in completed.stdout.splitlines())
     return [(name, float(error), float(limit)) for name, error, limit in rows]
 
 
@@ -157,7 +157,7 @@ def test_every_piece_gives_the_numbers_of_a_plain_loop(tmp_path: Path) -> None:
 
 
 def with_body(code: str, function: str, body: str) -> str:
-    """The code with another body of one of its device functions."""
+    """Return the code with the body of one device function replaced."""
     start = re.search(rf"^__device__ [^\n]*\b{function}\([^\n]*?\) {{", code, re.MULTILINE)
     assert start is not None, function
     end = re.search(r" }$|^}$", code[start.end() :], re.MULTILINE)

@@ -62,6 +62,6 @@ def test_nothing_to_vary_is_a_space_of_one(tmp_path: Path) -> None:
     assert list(space.by_tree().values()) == [{}]
 
 
-def test_no_solution_is_said(tmp_path: Path) -> None:
+def test_a_missing_solution_is_reported(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="no such directory"):
         read_space(tmp_path / "missing")

@@ -1,7 +1,7 @@
-"""The whole story: two workers and a planner, all three Claude, the real judge, two starter problems on the CPU.
+"""A complete run: two workers and a planner, all with Claude, the real judge, and two starter problems on the CPU.
 
-One worker submits a wrong kernel first and a right one when it has read the answer; when it is done, the planner moves
-it to the other problem. Only the model's words come from a script.
+One worker submits a wrong kernel, and a correct one after reading the answer. When it has finished, the planner moves
+it to the other problem. A script replaces the model.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.agents import agents_site as its
-from tests.scripted_model import Asked, Say, Step, Use, scripted
+from tests.agents import agents_site
+from tests.scripted_model import ModelRequest, Say, Step, Use, scripted
 from tests.site import Site, git, site_in
 from tests.waiting import wait_until
 
@@ -33,54 +33,56 @@ judge: {half_width_cpu: 0.5, max_judge_s: 120}
 
 
 def solution(problem: str, change: tuple[str, str] | None = None) -> list[Step]:
-    """Steps that write the solution that comes with a problem, with one change."""
+    """Return the steps that write the problem's own solution with one change."""
     directory = PROBLEMS / problem.partition("/")[2] / "solutions" / "cpu"
     texts = {file.name: file.read_text() for file in sorted(directory.iterdir())}
     if change:
         assert any(change[0] in text for text in texts.values())
-    return [its.write(problem, name, text.replace(*change) if change else text) for name, text in texts.items()]
+    return [agents_site.write(problem, name, text.replace(*change) if change else text) for name, text in texts.items()]
 
 
-def worker(asked: Asked) -> list[Step]:
-    problem = re.search(r"Assignment: problem (\S+),", asked.text)
+def worker(request: ModelRequest) -> list[Step]:
+    problem = re.search(r"Assignment: problem (\S+),", request.text)
     assert problem
     key = problem[1]
-    name = re.search(r"You are worker (w\d+)", asked.text)
+    name = re.search(r"You are worker (w\d+)", request.text)
     assert name
     if key == RMSNORM and name[1] == "w01":
         return [
             *solution(key, ("+ 1e-5f", "+ 0.5f")),
-            its.submit("a first version"),
-            lambda asked: its.bash("echo " + ("wrong" if "INCORRECT_NUMERICAL" in asked.last_result else "other")),
+            agents_site.submit("a first version"),
+            lambda request: agents_site.bash(
+                "echo " + ("wrong" if "INCORRECT_NUMERICAL" in request.last_result else "other")
+            ),
             *solution(key),
-            its.submit("the right epsilon"),
+            agents_site.submit("the right epsilon"),
             Use("mcp__harness__note", {"text": "epsilon is added inside the root"}),
             Say("Done."),
         ]
     if key == ROPE and name[1] == "w02":
-        return [*solution(key), its.submit("the shipped kernel, as a start"), Say("Done.")]
+        return [*solution(key), agents_site.submit("the shipped kernel, as a start"), Say("Done.")]
     return [Use("mcp__harness__history"), Say("Nothing better comes to mind.")]
 
 
-def planner(asked: Asked) -> list[Step]:
+def planner(request: ModelRequest) -> list[Step]:
     rows = [("w01", RMSNORM), ("w02", ROPE)]
     reason = "one each to begin with"
-    if RMSNORM in _finished(asked)["w01"]:
+    if RMSNORM in _finished(request)["w01"]:
         rows, reason = [("w01", ROPE), ("w02", RMSNORM)], "rmsnorm is done for w01"
     table = [{"worker": name, "problem": key, "wanted": "go on", "reason": reason} for name, key in rows]
     return [Use("mcp__harness__propose", {"assignments": table}), Say("Done.")]
 
 
-def _finished(asked: Asked) -> dict[str, set[str]]:
-    """Worker -> what it has finished, from the situation that the planner is shown."""
-    content = asked.body["messages"][0]["content"]
+def _finished(request: ModelRequest) -> dict[str, set[str]]:
+    """Return worker -> its finished problems, from the situation in the planner's request."""
+    content = request.body["messages"][0]["content"]
     text = content if isinstance(content, str) else "".join(block.get("text", "") for block in content)
     facts, _ = json.JSONDecoder().raw_decode(text[text.index('{\n "problems"') :])
-    return {each["worker"]: set(each["finished"]) for each in facts["workers"]}
+    return {row["worker"]: set(row["finished"]) for row in facts["workers"]}
 
 
-def script(asked: Asked) -> list[Step]:
-    return planner(asked) if "You plan the work" in asked.text else worker(asked)
+def script(request: ModelRequest) -> list[Step]:
+    return planner(request) if "You plan the work" in request.text else worker(request)
 
 
 def test_two_workers_and_a_planner_take_two_problems_to_passed(tmp_path: Path) -> None:
@@ -88,40 +90,44 @@ def test_two_workers_and_a_planner_take_two_problems_to_passed(tmp_path: Path) -
         (site.root / "problems").joinpath("starter").mkdir()
         for name in ("rmsnorm_h4096", "rope_gqa"):
             _copy(PROBLEMS / name, site.root / "problems/starter" / name)
-        its.configure(site, QUICK)
+        agents_site.configure(site, QUICK)
         git(site.root, "rm", "-r", "--quiet", "problems/t")
         git(site.root, "add", "--all")
         git(site.root, "commit", "--quiet", "-m", "Two starter problems, without solutions")
-        start = site.start("start", "--device", "cpu", extra=its.environment(model))
+        start = site.start("start", "--device", "cpu", extra=agents_site.environment(model))
         wait_until(
             lambda: start.poll() is not None or _has_happened(site),
-            what="a passed kernel for both problems, and w01's move to the other",
+            event="a passed kernel for both problems, and w01's move to the other",
             deadline_s=480,
             poll_s=0.5,
         )
         assert site.call("stop").returncode == 0
         output, _ = start.communicate(timeout=120)
         assert start.returncode == 0, output
-        assert its.verdicts(site, RMSNORM)[:2] == ["INCORRECT_NUMERICAL", "PASSED"], output + its.log(site)
-        assert "PASSED" in its.verdicts(site, ROPE), output
+        assert agents_site.verdicts(site, RMSNORM)[:2] == ["INCORRECT_NUMERICAL", "PASSED"], output + agents_site.log(
+            site
+        )
+        assert "PASSED" in agents_site.verdicts(site, ROPE), output
         decisions = list(yaml.safe_load_all(git(site.root, "show", "main:ledger/decisions.yaml")))
         tables = _tables(decisions)
         assert tables[0] == {"w01": RMSNORM, "w02": ROPE}
         assert any(table.get("w01") == ROPE for table in tables[1:]), tables
-        by_model = [each for each in decisions if "decision" in each and each["policy"].startswith("claude")]
+        by_model = [
+            decision for decision in decisions if "decision" in decision and decision["policy"].startswith("claude")
+        ]
         assert _tables(by_model)[0] == tables[0], "the policy may decide while everything ends"
         assert any(table.get("w01") == ROPE for table in _tables(by_model)), decisions
         assert "rmsnorm is done for w01" in git(site.root, "show", "main:COORDINATION.md")
         assert "epsilon is added inside the root" in git(site.root, "show", f"main:ledger/lessons/{RMSNORM}.yaml")
         accounts = list(yaml.safe_load_all(git(site.root, "show", "main:ledger/accounts.yaml")))
-        assert {each["worker"] for each in accounts if "worker" in each} == {"w01", "w02", "planner"}
-        assert model.keys == {its.KEY}
+        assert {account["worker"] for account in accounts if "worker" in account} == {"w01", "w02", "planner"}
+        assert model.keys == {agents_site.KEY}
         assert site.strays() == {}
 
 
 def _has_happened(site: Site) -> bool:
-    """Whether both problems have a passed kernel, and the planner has moved w01 to the other problem and said so."""
-    if not all("PASSED" in its.verdicts(site, problem) for problem in (RMSNORM, ROPE)):
+    """Return true once both problems have a passed kernel, and the table gives the reason for the move of w01."""
+    if not all("PASSED" in agents_site.verdicts(site, problem) for problem in (RMSNORM, ROPE)):
         return False
     text = git(site.root, "show", "main:COORDINATION.md")
     return (
@@ -130,16 +136,16 @@ def _has_happened(site: Site) -> bool:
 
 
 def _tables(decisions: list[Any]) -> list[dict[str, str]]:
-    """Worker -> problem, of each decision."""
+    """Return worker -> problem of each decision."""
     return [
-        {row["worker"]: row["problem"] for row in each["decision"]["assignments"]}
-        for each in decisions
-        if "decision" in each
+        {row["worker"]: row["problem"] for row in decision["decision"]["assignments"]}
+        for decision in decisions
+        if "decision" in decision
     ]
 
 
 def _copy(source: Path, target: Path) -> None:
-    """A problem without its solutions, and with one workload only: time is short here."""
+    """Copy a problem without its solutions and with one workload, to save time."""
     target.mkdir()
     for file in source.iterdir():
         if file.name == "workload.jsonl":

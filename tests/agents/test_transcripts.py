@@ -1,4 +1,4 @@
-"""Command-line agents as they are: how each wants its prompt, what it needs of this machine, and what is kept of it."""
+"""Command-line agents: the form of their prompts, their requirements on the machine, and the stored transcripts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.agents.conftest import Bench
 from tests.site import Site
 
 PROMPT = 'Assignment: make it faster.\nIt\'s "quoted", has a $HOME, `ticks` and an emoji: \N{ROCKET}.'
-# Two ways in which command-line agents take their prompt, in one program.
+# One program for both ways to pass a prompt to a command-line agent.
 AGENT = """\
 import os, pathlib, subprocess, sys
 options = dict(zip(sys.argv[1::2], sys.argv[2::2])) if "--prompt-file" in sys.argv else {}
@@ -58,13 +58,13 @@ def declared(program: Path, command: str) -> AgentConfig:
 
 
 def session(site: Site, agent: AgentConfig, *, resume: str | None = None) -> CommandSession:
-    """A session as a worker opens it; its one tool answers in the judge's place."""
+    """Return a session as a worker opens it; its only tool answers in place of the judge."""
     directory = site.workspace.state / "agents" / "w01"
     requests, problem = directory / "requests", site.root / "problems/t/one"
     requests.mkdir(parents=True, exist_ok=True)
 
-    def submit(given: Mapping[str, object]) -> Answer:
-        return Answer(f"PASSED 1.5x: {given['message']}\nthe second line")
+    def submit(arguments: Mapping[str, object]) -> Answer:
+        return Answer(f"PASSED 1.5x: {arguments['message']}\nthe second line")
 
     view = confinement.View(
         problem="t/one",
@@ -149,10 +149,10 @@ def account_of(session: str, *, began: str) -> Account:
     return replace(account, id=f"account-{session}")
 
 
-def test_a_transcript_that_is_not_there_is_said_with_what_there_is(site: Site) -> None:
-    nobody = site.call("transcript", "w09")
-    assert nobody.returncode == 1
-    assert "there is no session of w09 in run main; workers with sessions: none" in nobody.stdout
+def test_a_missing_transcript_is_reported_with_the_existing_ones(site: Site) -> None:
+    unknown_worker = site.call("transcript", "w09")
+    assert unknown_worker.returncode == 1
+    assert "there is no session of w09 in run main; workers with sessions: none" in unknown_worker.stdout
     write_account(site.workspace, replace(account_of("s1", began="2026-01-01"), agent="tuner"))
     tuner = site.call("transcript", "w01")
     assert tuner.returncode == 1
@@ -169,7 +169,7 @@ def test_a_transcript_that_is_not_there_is_said_with_what_there_is(site: Site) -
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"binds": ("/nowhere/my-agent",)}, "agent.binds: no such file or directory: /nowhere/my-agent"),
+        ({"binds": ("/missing/my-agent",)}, "agent.binds: no such file or directory: /missing/my-agent"),
         ({"binds": ("relative",)}, "agent.binds: no such file or directory: relative"),
         ({"binds": ("/",)}, "agent.binds: / would show the agent the workspace"),
         (

@@ -1,4 +1,4 @@
-"""The tuner as a session: what it tries, in what order, and why it ends."""
+"""The tuner as a session: its candidates, their order, and its reasons to end."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ WIDE = "language: cpp\nentry: kernel.cpp::run\nparams: {A: 0, B: 0}\ntune: {A: [
 )
 
 
-def good(params: Params) -> float | None:
-    """Best at WIDTH 8, UNROLL 2; UNROLL 4 is wrong."""
+def simple_speedup(params: Params) -> float | None:
+    """Return a speed-up with its maximum at WIDTH 8 and UNROLL 2; UNROLL 4 fails."""
     if params["UNROLL"] == 4:
         return None
     return 0.8 + 0.1 * float(params["WIDTH"]) + (0.05 if params["UNROLL"] == 2 else 0.0)
 
 
 def end_of(session: AgentSession) -> End:
-    """Run a session to its end."""
+    """Run a session and return its end."""
     events = list(session.events())
     assert isinstance(events[-1], End)
     assert not any(isinstance(event, End) for event in events[:-1])
@@ -36,7 +36,7 @@ def end_of(session: AgentSession) -> End:
 
 
 def test_every_combination_is_tried_once_the_committed_one_first(tmp_path: Path) -> None:
-    bench = Bench(good)
+    bench = Bench(simple_speedup)
     end = end_of(TunerSession(bench.brief(write_solution(tmp_path / "cpu"))))
     assert end.reason == "exhausted"
     assert "best speed-up 1.650" in end.text
@@ -47,21 +47,21 @@ def test_every_combination_is_tried_once_the_committed_one_first(tmp_path: Path)
     assert "all 12 combinations" in bench.notes[0]
 
 
-def test_what_is_known_is_not_tried_again_but_learned_from(tmp_path: Path) -> None:
-    bench = Bench(good)
+def test_known_results_are_used_and_not_tried_again(tmp_path: Path) -> None:
+    bench = Bench(simple_speedup)
     end_of(TunerSession(bench.brief(write_solution(tmp_path / "a"), budget=SessionBudget(evaluations=7))))
     end = end_of(TunerSession(bench.brief(write_solution(tmp_path / "b"), "w02", seed=2)))
     assert end.reason == "exhausted"
     assert len(bench.tried) == 12
     assert len({tuple(params.items()) for _, params in bench.tried}) == 12
-    again = end_of(TunerSession(bench.brief(write_solution(tmp_path / "c"), "w03", seed=3)))
-    assert again.reason == "exhausted"
-    assert "best speed-up 1.650" in again.text, "found by others"
+    last_end = end_of(TunerSession(bench.brief(write_solution(tmp_path / "c"), "w03", seed=3)))
+    assert last_end.reason == "exhausted"
+    assert "best speed-up 1.650" in last_end.text, "found by others"
     assert len(bench.tried) == 12
 
 
-def test_two_tuners_at_once_never_meet_and_go_different_ways(tmp_path: Path) -> None:
-    bench = Bench(good)
+def test_concurrent_tuners_try_different_combinations_in_different_orders(tmp_path: Path) -> None:
+    bench = Bench(simple_speedup)
     sessions: list[Iterator[Event]] = [
         TunerSession(bench.brief(write_solution(tmp_path / name), name, seed=seed)).events()
         for seed, name in enumerate(("w01", "w02"), start=1)
@@ -74,14 +74,14 @@ def test_two_tuners_at_once_never_meet_and_go_different_ways(tmp_path: Path) -> 
     assert {worker for worker, _ in bench.tried} == {"w01", "w02"}
     orders = []
     for seed in (1, 2):
-        alone = Bench(good)
+        alone = Bench(simple_speedup)
         end_of(TunerSession(alone.brief(write_solution(tmp_path / f"alone{seed}"), seed=seed)))
         orders.append([tuple(params.items()) for _, params in alone.tried[1:]])
     assert orders[0] != orders[1]
 
 
 def test_a_candidate_under_way_with_another_is_left_to_it(tmp_path: Path) -> None:
-    bench = Bench(good)
+    bench = Bench(simple_speedup)
     directory = write_solution(tmp_path / "cpu")
     under_way = bench.tools(directory, "w02").commit("theirs").tree
     bench.tried.clear()
@@ -126,7 +126,7 @@ def test_it_finds_the_best_of_a_large_space_better_than_chance(tmp_path: Path) -
 
 
 def test_it_ends_between_two_trials_when_interrupted(tmp_path: Path) -> None:
-    bench = Bench(good)
+    bench = Bench(simple_speedup)
     session = TunerSession(bench.brief(write_solution(tmp_path)))
     for event in session.events():
         if isinstance(event, Usage):
@@ -137,15 +137,15 @@ def test_it_ends_between_two_trials_when_interrupted(tmp_path: Path) -> None:
     assert len(bench.tried) == bench.judged == 1
 
 
-def test_it_ends_when_told_to_stop_while_waiting(tmp_path: Path) -> None:
-    bench = Bench(good)
+def test_it_ends_on_a_stop_while_waiting(tmp_path: Path) -> None:
+    bench = Bench(simple_speedup)
     bench.stop_after = 2
     assert end_of(TunerSession(bench.brief(write_solution(tmp_path)))).reason == "interrupted"
     assert len(bench.tried) == 3
 
 
 def test_a_budget_ends_it(tmp_path: Path) -> None:
-    bench = Bench(good)
+    bench = Bench(simple_speedup)
     assert (
         end_of(TunerSession(bench.brief(write_solution(tmp_path), budget=SessionBudget(evaluations=3)))).reason
         == "budget"
@@ -159,8 +159,8 @@ def test_without_tune_the_solution_is_judged_as_it_is(tmp_path: Path) -> None:
     assert (end.reason, bench.judged) == ("exhausted", 1)
 
 
-def test_a_session_says_what_it_does_and_can_be_named_again(tmp_path: Path) -> None:
-    bench = Bench(good)
+def test_a_session_reports_its_activity_and_has_an_id(tmp_path: Path) -> None:
+    bench = Bench(simple_speedup)
     session = TunerSession(bench.brief(write_solution(tmp_path)))
     texts = [event.text for event in session.events() if isinstance(event, Text)]
     assert texts[0] == "12 combinations of WIDTH, UNROLL"
@@ -170,7 +170,7 @@ def test_a_session_says_what_it_does_and_can_be_named_again(tmp_path: Path) -> N
 
 
 def test_a_broken_solution_is_an_error_with_its_place(tmp_path: Path) -> None:
-    bench = Bench(good)
+    bench = Bench(simple_speedup)
     directory = write_solution(tmp_path, "language: fortran\nentry: kernel.f90::run\n")
     with pytest.raises(FormatError, match=r"solution\.yaml"):
         list(TunerSession(bench.brief(directory)).events())

@@ -1,4 +1,4 @@
-"""A worker as a process of its own, with a daemon and a stub judge: it does what its row says."""
+"""A worker process with a daemon and a stub judge works on the problem of its row."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from harness.model.config import AgentConfig, Config
 from harness.model.verdict import EntryKind
 from harness.workspace.notes import waiting_notes
 from harness.workspace.status import read_worker_status
-from tests.agents.agents_site import assign, evaluations, log, says
+from tests.agents.agents_site import assign, evaluations, log, wait_for_status
 from tests.site import Site, git, site_in, write_problem
 from tests.waiting import wait_until
 
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
-    with site_in(tmp_path, tunable=True) as made:
-        yield made
+    with site_in(tmp_path, tunable=True) as created_site:
+        yield created_site
 
 
 def row(problem: str, worker: str = "w01") -> Assignment:
@@ -34,7 +34,7 @@ def row(problem: str, worker: str = "w01") -> Assignment:
 
 @contextlib.contextmanager
 def at_work(site: Site, *workers: str) -> Iterator[None]:
-    """Workers in processes, ended cleanly."""
+    """Run workers in processes until the end of the block, and end them cleanly."""
     processes = [site.start("worker", worker) for worker in workers]
     yield
     for process in processes:
@@ -44,7 +44,7 @@ def at_work(site: Site, *workers: str) -> Iterator[None]:
         assert process.returncode == 0, output
 
 
-def test_a_worker_searches_its_problem_then_waits_and_moves_when_told(site: Site) -> None:
+def test_a_worker_searches_its_problem_then_waits_and_moves_on_assignment(site: Site) -> None:
     for name in ("left", "unsaved"):
         write_problem(site.root, f"t/{name}")
     git(site.root, "add", "--all")
@@ -56,12 +56,12 @@ def test_a_worker_searches_its_problem_then_waits_and_moves_when_told(site: Site
     site.start("daemon")
     assign(site, row("t/one"))
     with at_work(site, "w01"):
-        says(site, "has finished t/one", lambda status: status.finished == {"t/one": "exhausted"})
-        says(site, "is idle", lambda status: status.state == "idle")
-        found = evaluations(site, "t/one")
-        assert len(found) == len({entry.candidate.tree for entry in found if entry.candidate}) == 8
+        wait_for_status(site, "has finished t/one", lambda status: status.finished == {"t/one": "exhausted"})
+        wait_for_status(site, "is idle", lambda status: status.state == "idle")
+        entries = evaluations(site, "t/one")
+        assert len(entries) == len({entry.candidate.tree for entry in entries if entry.candidate}) == 8
         assign(site, row("t/two"))
-        says(site, "has finished t/two", lambda status: "t/two" in status.finished)
+        wait_for_status(site, "has finished t/two", lambda status: "t/two" in status.finished)
     assert len(evaluations(site, "t/two")) == 8
     message = git(site.root, "log", "-1", "--format=%B", "agents/main/w01/t/one")
     trailers = dict(line.split(": ", 1) for line in message.splitlines() if ": " in line)
@@ -84,11 +84,11 @@ def test_a_worker_searches_its_problem_then_waits_and_moves_when_told(site: Site
 def test_a_worker_that_is_moved_leaves_after_the_trial_it_is_at(site: Site) -> None:
     assign(site, row("t/one"))
     with at_work(site, "w01"):
-        says(site, "waits for a verdict", lambda status: status.state == "waiting")
+        wait_for_status(site, "waits for a verdict", lambda status: status.state == "waiting")
         assign(site, row("t/two"))
         site.start("daemon")
-        says(site, "is on t/two", lambda status: status.problem == "t/two")
-        wait_until(lambda: evaluations(site, "t/two"), what="an evaluation of t/two")
+        wait_for_status(site, "is on t/two", lambda status: status.problem == "t/two")
+        wait_until(lambda: evaluations(site, "t/two"), event="an evaluation of t/two")
     assert len(evaluations(site, "t/one")) == 1
 
 
@@ -98,32 +98,32 @@ def test_two_workers_on_one_problem_never_try_the_same(site: Site) -> None:
     assign(site, row("t/one"), row("t/one", "w02"))
     with at_work(site, "w01", "w02"):
         for worker in ("w01", "w02"):
-            says(site, "has finished", lambda status: status.finished == {"t/one": "exhausted"}, worker)
+            wait_for_status(site, "has finished", lambda status: status.finished == {"t/one": "exhausted"}, worker)
     commits = git(site.root, "log", "--format=%H", "agents/main/w01/t/one", "agents/main/w02/t/one", "^main").split()
     trees = [git(site.root, "rev-parse", f"{commit}:problems/t/one/solutions/cpu") for commit in commits]
     assert len(trees) == len(set(trees)) == 8
-    wait_until(lambda: len(evaluations(site, "t/one")) == 8, what="every candidate's entry")
+    wait_until(lambda: len(evaluations(site, "t/one")) == 8, event="every candidate's entry")
 
 
 def test_a_paused_problem_gets_no_work_and_no_row_is_no_work(site: Site) -> None:
     pause = Assignment(worker="-", problem="t/one", state="paused")
     assign(site, pause, Assignment(worker="w01", problem="t/one", state="pinned"))
     with at_work(site, "w01"):
-        says(site, "is idle", lambda status: status.state == "idle")
+        wait_for_status(site, "is idle", lambda status: status.state == "idle")
         assign(site, Assignment(worker="w01", problem="t/one", state="pinned"))
-        says(site, "has begun", lambda status: status.state == "waiting")
+        wait_for_status(site, "has begun", lambda status: status.state == "waiting")
     assert git(site.root, "branch", "--list", "agents/*").split()
 
 
 def test_the_worker_keeps_its_last_valid_row_while_the_table_is_malformed(site: Site) -> None:
     assign(site, row("t/one"))
     with at_work(site, "w01"):
-        says(site, "waits for a verdict", lambda status: status.state == "waiting")
+        wait_for_status(site, "waits for a verdict", lambda status: status.state == "waiting")
         with Repo(site.workspace) as repo:
             broken = read_text(repo, "main").replace("| w01 |", "| w01")
             repo.commit_files("main", {"COORDINATION.md": broken.replace("| t/one", "t/one").encode()}, "Break")
         site.start("daemon")
-        says(site, "goes on", lambda status: status.evaluations >= 3)
+        wait_for_status(site, "goes on", lambda status: status.evaluations >= 3)
     assert "the last valid row is used" in log(site)
 
 
@@ -139,7 +139,7 @@ def test_a_successor_starts_from_the_champion(site: Site) -> None:
     site.start("daemon")
     assign(site, row("t/one"))
     with at_work(site, "w01"):
-        says(site, "has finished", lambda status: status.finished == {"t/one": "exhausted"})
+        wait_for_status(site, "has finished", lambda status: status.finished == {"t/one": "exhausted"})
     text = git(site.root, "show", "agents/main/w01/t/one:problems/t/one/solutions/cpu/kernel.cpp")
     assert "stub: speedup=2.0" in text
     tried = [entry.candidate.tree for entry in evaluations(site, "t/one") if entry.candidate]
@@ -152,7 +152,7 @@ def test_a_problem_without_a_solution_begins_with_calls_of_its_reference(site: S
     git(site.root, "commit", "--quiet", "-m", "Take the solution away")
     assign(site, row("t/one"))
     with at_work(site, "w01"):
-        says(site, "submits one", lambda status: status.last_message.startswith("submit MODE=eager"))
+        wait_for_status(site, "submits one", lambda status: status.last_message.startswith("submit MODE=eager"))
 
 
 @pytest.mark.slow
@@ -160,22 +160,22 @@ def test_a_new_solution_from_people_is_something_to_do_again(site: Site) -> None
     site.start("daemon")
     assign(site, row("t/one"))
     with at_work(site, "w01"):
-        says(site, "has finished", lambda status: status.finished == {"t/one": "exhausted"})
+        wait_for_status(site, "has finished", lambda status: status.finished == {"t/one": "exhausted"})
         kernel = site.root / "problems/t/one/solutions/cpu/kernel.cpp"
         kernel.write_text(kernel.read_text() + "// merged by a person\n")
         git(site.root, "commit", "--quiet", "--all", "-m", "Merge a better kernel")
-        says(site, "works again", lambda status: status.state in {"starting", "waiting", "working"})
+        wait_for_status(site, "works again", lambda status: status.state in {"starting", "waiting", "working"})
 
 
 def test_one_process_a_worker(site: Site) -> None:
     with at_work(site, "w01"):
-        says(site, "runs", lambda status: status.state == "idle")
-        again = site.call("worker", "w01")
-        assert again.returncode == 2
-        assert "harness worker w01" in again.stdout
+        wait_for_status(site, "runs", lambda status: status.state == "idle")
+        second_start = site.call("worker", "w01")
+        assert second_start.returncode == 2
+        assert "harness worker w01" in second_start.stdout
 
 
-def test_kinds_that_cannot_work_say_what_they_need(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kinds_that_cannot_work_name_their_requirements(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     assert kind_of(Config()) == "tuner"
     for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"):
         monkeypatch.delenv(name, raising=False)
@@ -186,22 +186,22 @@ def test_kinds_that_cannot_work_say_what_they_need(site: Site, monkeypatch: pyte
     assert default_kind(Config(), ("cuda",)) == "tuner", "no key"
     monkeypatch.setenv("ANTHROPIC_API_KEY", "k")
     assert (default_kind(Config(), ("cuda:0",)), default_kind(Config(), ("cpu",))) == ("claude", "tuner")
-    done = site.call("worker", "w01", "--agent", "command")
-    assert done.returncode == 2
-    assert "agent `command` needs a command line" in done.stdout
+    completed = site.call("worker", "w01", "--agent", "command")
+    assert completed.returncode == 2
+    assert "agent `command` needs a command line" in completed.stdout
 
 
 @pytest.mark.slow
-def test_a_killed_worker_leaves_nothing_that_the_next_one_stumbles_over(site: Site) -> None:
+def test_a_killed_worker_leaves_no_obstacle_for_the_next(site: Site) -> None:
     assign(site, row("t/one"))
     first = site.start("worker", "w01")
-    says(site, "waits for a verdict", lambda status: status.state == "waiting")
+    wait_for_status(site, "waits for a verdict", lambda status: status.state == "waiting")
     first.kill()
     first.wait(timeout=120)
     site.start("daemon")
     with at_work(site, "w01"):
-        says(site, "has finished", lambda status: status.finished == {"t/one": "exhausted"})
-    wait_until(lambda: len(evaluations(site, "t/one")) == 8, what="all eight entries, the interrupted trial's too")
+        wait_for_status(site, "has finished", lambda status: status.finished == {"t/one": "exhausted"})
+    wait_until(lambda: len(evaluations(site, "t/one")) == 8, event="all eight entries, the interrupted trial's too")
     last = read_worker_status(site.workspace, "w01")
     assert last is not None
     assert last.state == "stopped"

@@ -1,4 +1,4 @@
-"""The pure parts of the CPU's benchmark: which rows of a file of results count, and the lines of the table."""
+"""The pure functions of the CPU benchmark: the selection of rows from a results file, and the lines of the table."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def _row(case: str = "rope_gqa", speedup: float | None = 1.0, **values: object) 
 
 
 def _table(part: str, rows: list[MeasuredRow], file: Path) -> dict[str, str]:
-    """The table of rows that are all there: no judge is started."""
-    like = _LIKE.model_copy(update={"part": part})
+    """Return the table of complete rows, without starting a judge."""
+    template = _LIKE.model_copy(update={"part": part})
     for row in rows:
         append_row(file, row.model_copy(update={"part": part}))
-    return dict(PARTS[part][0](Plan(like, 0, file.parent, file)))
+    return dict(PARTS[part][0](Plan(template, 0, file.parent, file)))
 
 
 def test_rows_of_another_judge_load_or_part_do_not_count(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_pairs_are_those_of_the_longest_series_of_one_judge(tmp_path: Path) -> N
 
 
 def test_the_error_of_processes_is_what_blocks_do_not_explain(tmp_path: Path) -> None:
-    """ln(speed-up) is +-3 %, of which blocks explain 1 %: sqrt((0.03**2 * 2 - 0.01**2) / 2) = 2.92 % for each side."""
+    """ln(speed-up) is +-3 %, of which blocks explain 1 %: sqrt((0.03**2 * 2 - 0.01**2) / 2) = 2.92 % per side."""
     rows = [_row("one judge", math.exp(log), session="a", block_error=0.01) for log in (-0.03, 0.03)]
     table = _table("repeated", rows, tmp_path / "rows.jsonl")
     assert "process error of a side 2.92%" in table["2 evaluations, one judge"]

@@ -20,6 +20,6 @@ def test_the_hull_of_a_trajectory_is_concave_and_ends_at_its_last_gain() -> None
 
 
 @pytest.mark.parametrize("world", WORLDS)
-def test_who_knows_more_reaches_more(world: str) -> None:
-    found = bounds(world, 100, SMALL)
-    assert 0.0 <= found.round_robin < found.oracle < found.clairvoyant
+def test_a_planner_with_more_information_gains_more(world: str) -> None:
+    result = bounds(world, 100, SMALL)
+    assert 0.0 <= result.round_robin < result.oracle < result.clairvoyant

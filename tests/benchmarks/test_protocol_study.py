@@ -1,4 +1,4 @@
-"""The pure parts of the protocol study: which cells are left, and what detectors and tables make of recorded calls."""
+"""The pure functions of the protocol study: the remaining cells, and detectors and tables for recorded calls."""
 
 from __future__ import annotations
 

@@ -12,5 +12,5 @@ from tests.site import Site, site_in
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
-    with site_in(tmp_path, tunable=True) as made:
-        yield made
+    with site_in(tmp_path, tunable=True) as created_site:
+        yield created_site

@@ -1,4 +1,4 @@
-"""`harness start --detach` and `harness attach`: a run that does not need its terminal."""
+"""`harness start --detach` and `harness attach`: a run continues without its terminal."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def evaluations(site: Site) -> int:
 
 
 def test_a_detached_run_survives_a_hangup_and_is_followed_to_its_end(site: Site) -> None:
-    # The stub holds the first candidate back until the file exists: the run cannot end before.
-    held = site.scratch / "go"
+    # The stub answers for the first candidate when the file exists, so the run cannot end before.
+    release_file = site.scratch / "go"
     source = site.root / "problems/t/one/solutions/cpu/kernel.cpp"
-    source.write_text(f"{source.read_text()}// stub: hold={held}\n")
+    source.write_text(f"{source.read_text()}// stub: hold={release_file}\n")
     git(site.root, "commit", "--quiet", "--all", "-m", "Hold candidates back")
     started = site.run(*START, "--problem", "t/one", "--max-evaluations", "2")
     assert started.returncode == 0, started.stdout
@@ -36,9 +36,9 @@ def test_a_detached_run_survives_a_hangup_and_is_followed_to_its_end(site: Site)
     assert f"the run is up: process {pid}, log {site.workspace.logs}/start.out" in started.stdout
     assert {"start", "daemon", "planner", "worker-w01"} <= running.keys(), "it returned when all of it was up"
     assert os.getsid(pid) == pid, "no terminal can end it"
-    again = site.call(*START)
-    assert again.returncode == 2
-    assert f"held by pid {pid}" in again.stdout
+    second_start = site.call(*START)
+    assert second_start.returncode == 2
+    assert f"held by pid {pid}" in second_start.stdout
 
     follower = site.start("attach")
     assert follower.stdout is not None
@@ -47,13 +47,13 @@ def test_a_detached_run_survives_a_hangup_and_is_followed_to_its_end(site: Site)
     output, _ = follower.communicate(timeout=120)
     assert follower.returncode == 130, output
     assert "the run continues" in output
-    for each in pids(site).values():
-        os.kill(each, signal.SIGHUP)
+    for process_id in pids(site).values():
+        os.kill(process_id, signal.SIGHUP)
 
     follower = site.start("attach")
     assert follower.stdout is not None
     follower.stdout.readline()
-    held.touch()
+    release_file.touch()
     output, _ = follower.communicate(timeout=240)
     assert follower.returncode == 0, output
     assert "w01: " in output
@@ -66,14 +66,14 @@ def test_a_detached_run_survives_a_hangup_and_is_followed_to_its_end(site: Site)
     assert "the last one ended: 2 evaluations are made (exit code 0)" in ended.stdout
 
 
-def test_a_run_that_cannot_work_says_why_and_gives_its_exit_code(site: Site) -> None:
+def test_a_run_that_cannot_work_reports_the_reason_and_its_exit_code(site: Site) -> None:
     log = site.workspace.logs / "start.out"
     log.parent.mkdir(parents=True)
     log.write_text("of the run before\n")
-    done = site.run(*START, "--problem", "nowhere/*")
-    assert done.returncode == 2
-    assert "nowhere/*" in done.stdout, "the reason of the run"
-    assert "the run has ended (exit code 2)" in done.stdout
+    completed = site.run(*START, "--problem", "nowhere/*")
+    assert completed.returncode == 2
+    assert "nowhere/*" in completed.stdout, "the reason of the run"
+    assert "the run has ended (exit code 2)" in completed.stdout
     assert "of the run before" not in log.read_text()
     assert log.with_name("start.out.1").read_text() == "of the run before\n"
     assert site.call("attach").returncode == 1
@@ -82,7 +82,7 @@ def test_a_run_that_cannot_work_says_why_and_gives_its_exit_code(site: Site) -> 
 @pytest.mark.slow
 def test_a_run_on_a_terminal_of_its_own_is_not_followed_and_a_killed_one_has_no_result(site: Site) -> None:
     process = site.start(*(word for word in START if word != "--detach"))
-    wait_until(lambda: "start" in pids(site), what="the start")
+    wait_until(lambda: "start" in pids(site), event="the start")
     refused = site.call("attach")
     assert refused.returncode == 1, refused.stdout
     assert "was not started with --detach" in refused.stdout

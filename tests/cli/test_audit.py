@@ -1,4 +1,4 @@
-"""`harness audit` as a person or a script calls it."""
+"""`harness audit`, called by a person or a script."""
 
 from __future__ import annotations
 
@@ -27,42 +27,41 @@ def place(tmp_path: Path) -> Place:
 
 
 def test_a_healthy_ledger_exits_0(place: Place) -> None:
-    ran = harness(place.workspace.root, "audit")
-    assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.startswith("whole: 9 entries and 0 records in 1 files on main at ")
+    completed = harness(place.workspace.root, "audit")
+    assert completed.returncode == 0, completed.stderr
+    assert completed.stdout.startswith("whole: 9 entries and 0 records in 1 files on main at ")
 
 
 def test_each_break_is_named_and_exits_1(place: Place) -> None:
     place.commit({FILE: place.content().replace(b'worker: "w01"', b'worker: "w02"', 1)})
-    ran = harness(place.workspace.root / "problems", "audit")
-    assert ran.returncode == 1
-    (row,) = [line for line in ran.stdout.splitlines() if line.startswith(FILE)]
+    completed = harness(place.workspace.root / "problems", "audit")
+    assert completed.returncode == 1
+    (row,) = [line for line in completed.stdout.splitlines() if line.startswith(FILE)]
     assert "chain broken: prev is not the hash of the document before" in row
     assert row.count("sha256:") == 2
-    assert (
-        "harness: the ledger on main has 1 break\n  `git log -p main -- ledger/` shows who changed what" in ran.stderr
-    )
+    message = "harness: the ledger on main has 1 break\n  `git log -p main -- ledger/` shows who changed what"
+    assert message in completed.stderr
 
 
 def test_scripts_get_json(place: Place) -> None:
     assert json.loads(harness(place.workspace.root, "audit", "--json").stdout)["whole"] is True
     place.commit({FILE: place.content().replace(b'worker: "w01"', b'worker: "w02"', 1)})
-    ran = harness(place.workspace.root, "audit", "--json")
-    assert ran.returncode == 1
-    found = json.loads(ran.stdout)
-    assert found["whole"] is False
-    assert [(one["file"], one["seq"]) for one in found["breaks"]] == [(FILE, 3)]
+    completed = harness(place.workspace.root, "audit", "--json")
+    assert completed.returncode == 1
+    report = json.loads(completed.stdout)
+    assert report["whole"] is False
+    assert [(ledger_break["file"], ledger_break["seq"]) for ledger_break in report["breaks"]] == [(FILE, 3)]
 
 
-def test_without_a_workspace_it_says_what_to_do(tmp_path: Path) -> None:
-    ran = harness(tmp_path, "audit")
-    assert ran.returncode == 2
-    assert "make one with `harness init DIR`" in ran.stderr
+def test_without_a_workspace_it_fails_with_the_fix(tmp_path: Path) -> None:
+    completed = harness(tmp_path, "audit")
+    assert completed.returncode == 2
+    assert "make one with `harness init DIR`" in completed.stderr
 
 
-def test_without_its_branch_it_says_so(tmp_path: Path) -> None:
+def test_a_missing_branch_is_reported(tmp_path: Path) -> None:
     workspace = make_workspace(tmp_path / "w")
     git(workspace.root, "branch", "-m", "main", "trunk")
-    ran = harness(workspace.root, "audit")
-    assert ran.returncode == 2
-    assert "there is no branch main" in ran.stderr
+    completed = harness(workspace.root, "audit")
+    assert completed.returncode == 2
+    assert "there is no branch main" in completed.stderr

@@ -1,4 +1,4 @@
-"""What a shell asks for when somebody presses Tab."""
+"""Completion of command lines in bash."""
 
 from __future__ import annotations
 
@@ -14,19 +14,25 @@ PROGRAM = str(Path(sys.executable).parent / "harness")
 
 
 def complete(site: Site, words: str, at: int) -> list[str]:
-    """What bash gets for these words with the cursor in the one that `at` counts to."""
-    asked = {"_HARNESS_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(at)}
-    done = subprocess.run(
-        [PROGRAM], cwd=site.root, env=clean_environment(asked), capture_output=True, text=True, check=True, timeout=240
+    """Return bash's completions of these words, with the cursor in the word of index `at`."""
+    variables = {"_HARNESS_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(at)}
+    completed = subprocess.run(
+        [PROGRAM],
+        cwd=site.root,
+        env=clean_environment(variables),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=240,
     )
-    return [line.partition(",")[2] for line in done.stdout.splitlines() if line]
+    return [line.partition(",")[2] for line in completed.stdout.splitlines() if line]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_each_shell_gets_its_script(site: Site, shell: str) -> None:
-    ran = site.call("completion", shell)
-    assert ran.returncode == 0
-    assert f"_HARNESS_COMPLETE={shell}_complete" in ran.stdout
+    completed = site.call("completion", shell)
+    assert completed.returncode == 0
+    assert f"_HARNESS_COMPLETE={shell}_complete" in completed.stdout
 
 
 def test_bash_reads_its_script(site: Site) -> None:
@@ -48,5 +54,5 @@ def test_suites_and_globs_are_completed(site: Site) -> None:
     assert complete(site, "harness init --problems rope,s", 3) == ["rope,sampling", "rope,ssm", "rope,starter"]
 
 
-def test_outside_a_workspace_nothing_is_completed_and_nothing_said(site: Site, tmp_path: Path) -> None:
+def test_outside_a_workspace_nothing_is_completed_and_nothing_printed(site: Site, tmp_path: Path) -> None:
     assert complete(Site(tmp_path, site.scratch), "harness pr t", 2) == []

@@ -1,4 +1,4 @@
-"""Text of agents with escape sequences, line breaks and bidirectional overrides, through everything that prints it."""
+"""Escape sequences, line breaks and bidirectional overrides in agents' texts, in every output that contains them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from harness.model.assignment import Assignment
 from harness.model.printable import printable
 from harness.model.verdict import Verdict
 from harness.report.page import render as render_page
-from tests.cli.test_deep_input import said
+from tests.cli.test_deep_input import output_of
 from tests.formats.problem_files import write_problem, write_solution
 from tests.ledger.audited_place import Place
 from tests.ledger.ledgers import PROBLEM
@@ -49,18 +49,18 @@ def assert_plain(text: str) -> None:
 @pytest.mark.usefixtures("place")
 def test_log_and_review_escape_a_reason() -> None:
     for command in (("log", PROBLEM), ("review", PROBLEM)):
-        output = said(*command)
+        output = output_of(*command)
         assert_plain(output)
         assert SHOWN in output
-    assert_plain(said("status"))
-    rows = json.loads(said("log", PROBLEM, "--json"))
+    assert_plain(output_of("status"))
+    rows = json.loads(output_of("log", PROBLEM, "--json"))
     assert [row["reason"] for row in rows if row["verdict"] == "COMPILE_ERROR"] == [" ".join(NASTY.split())]
 
 
 def test_audit_escapes_a_files_name(place: Place) -> None:
     (place.workspace.root / "ledger/t").mkdir()
     place.commit({"ledger/t/x\x1b[2J\u202e\n.yaml": b"nothing\n"})
-    output = said("audit")
+    output = output_of("audit")
     assert_plain(output)
     assert r"ledger/t/x\x1b[2J\u202e\n.yaml" in output
 
@@ -68,7 +68,7 @@ def test_audit_escapes_a_files_name(place: Place) -> None:
 def test_an_error_escapes_a_files_name(place: Place) -> None:
     problem = write_problem(place.workspace.root / "problems/t/odd")
     write_solution(problem / "solutions/cpu", **{"kernel.cpp": "", "a\x1b[2J\u202e\nb.cpp": ""})
-    output = said("problems", "check", "t/odd")
+    output = output_of("problems", "check", "t/odd")
     assert_plain(output)
     assert r"problems/t/odd/solutions/cpu/a\x1b[2J\u202e\nb.cpp: the source path holds unprintable characters" in output
 

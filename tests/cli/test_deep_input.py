@@ -1,4 +1,4 @@
-"""50,000 nested brackets in each file that a person or an agent writes: one clear error of the command, no crash."""
+"""50,000 nested brackets in each file that a person or an agent writes: the command fails with one clear error."""
 
 from __future__ import annotations
 
@@ -28,18 +28,19 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
         yield place
 
 
-def said(*arguments: str) -> str:
-    """What `harness ARGUMENTS` prints, with the error that it ends with."""
-    ran = CliRunner().invoke(cli, arguments)
-    assert ran.exception is None or isinstance(ran.exception, HarnessError | SystemExit), repr(ran.exception)
-    return f"{ran.output}{ran.exception or ''}"
+def output_of(*arguments: str) -> str:
+    """Return the output of `harness ARGUMENTS`, including its error."""
+    completed = CliRunner().invoke(cli, arguments)
+    error = completed.exception
+    assert error is None or isinstance(error, HarnessError | SystemExit), repr(error)
+    return f"{completed.output}{error or ''}"
 
 
 @pytest.mark.parametrize("command", [("audit",), ("status",), ("log", PROBLEM)])
 def test_a_ledger_document_is_named(command: tuple[str, ...], place: Place) -> None:
     document = f'---\nseq: 5\nprev: "x"\nat: "2026-11-21T02:00:00.000Z"\nx: {DEEP}\n'.encode()
     place.commit({FILE: place.content() + document})
-    output = said(*command)
+    output = output_of(*command)
     assert output.count(TOO_DEEP) == 1, output
     assert FILE in output
 
@@ -50,21 +51,21 @@ def test_a_proof_that_would_read_it_names_it(place: Place) -> None:
     solution = f"problems/{PROBLEM}/solutions/cpu/solution.yaml"
     (place.workspace.root / solution).parent.mkdir(parents=True)
     place.commit({solution: b"language: cpp\n"})
-    output = said("proof", "main~1..main")
+    output = output_of("proof", "main~1..main")
     assert TOO_DEEP in output, output
     assert FILE in output
 
 
 def test_heads_yaml_is_named(place: Place) -> None:
     place.commit({"ledger/heads.yaml": b"# kernel-harness heads, format 1\n" + DEEP.encode()})
-    output = said("audit")
+    output = output_of("audit")
     assert "ledger/heads.yaml" in output
     assert TOO_DEEP in output
 
 
 def test_harness_yaml_is_named(place: Place) -> None:
     (place.workspace.root / "harness.yaml").write_text(f"run: main\nagent: {DEEP}\n")
-    assert said("status").startswith(f"harness.yaml:2: {TOO_DEEP}\n")
+    assert output_of("status").startswith(f"harness.yaml:2: {TOO_DEEP}\n")
 
 
 @pytest.mark.parametrize("name", ["definition.json", "workload.jsonl", "solutions/cpu/solution.yaml"])
@@ -72,11 +73,11 @@ def test_a_problems_file_is_named(name: str, place: Place) -> None:
     file = write_problem(place.workspace.root / "problems/t/deep") / name
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(f"\n{DEEP}")
-    output = said("problems", "check", "t/deep")
+    output = output_of("problems", "check", "t/deep")
     assert f"problems/t/deep/{name}:2: {TOO_DEEP}" in output
     assert output.count(TOO_DEEP) == 1
 
 
 def test_a_ledger_file_of_brackets_only_is_named(place: Place) -> None:
     place.commit({FILE: HEADER + b"---\n" + DEEP.encode()})
-    assert TOO_DEEP in said("audit")
+    assert TOO_DEEP in output_of("audit")

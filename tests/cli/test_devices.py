@@ -1,4 +1,4 @@
-"""Which device is meant when nobody names one, and the quick start on a GPU (a stub judges)."""
+"""The default device of commands without `--device`, and the quick start on a GPU with the stub judge."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.site import Site, git
 
 
 def see_gpu(directory: Path, *names: str) -> str:
-    """A PATH on which `nvidia-smi` lists GPUs of these names."""
+    """Return a PATH on which `nvidia-smi` lists GPUs of these names."""
     directory.mkdir()
     tool = directory / "nvidia-smi"
     tool.write_text("#!/bin/sh\n" + "".join(f"echo '{name}'\n" for name in names))
@@ -24,7 +24,7 @@ def see_gpu(directory: Path, *names: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("gpu", "cupy", "expected", "said"),
+    ("gpu", "cupy", "expected", "reason"),
     [
         ("NVIDIA B200", True, (("cuda",), "b200"), "--device cpu selects the CPU"),
         ("NVIDIA GeForce RTX 5090", True, (("cuda",), "rtx5090"), "a GPU was detected"),
@@ -39,13 +39,13 @@ def test_a_gpu_is_taken_where_one_can_be_used(
     gpu: str | None,
     cupy: bool,
     expected: tuple[tuple[str, ...], str],
-    said: str,
+    reason: str,
 ) -> None:
     monkeypatch.setenv("PATH", see_gpu(tmp_path / "bin", gpu) if gpu else str(tmp_path))
     monkeypatch.setattr(devices, "find_spec", lambda _: object() if cupy else None)
     chosen = choose_devices(Config())
     assert (chosen.devices, chosen.target) == expected
-    assert said in chosen.reason
+    assert reason in chosen.reason
 
 
 @pytest.mark.parametrize(
@@ -76,8 +76,8 @@ def test_a_gpu_without_solutions_begins_with_those_of_another(site: Site, tmp_pa
     git(site.root, "commit", "--quiet", "-m", "Tuned for another GPU")
     path = see_gpu(tmp_path / "bin", "NVIDIA H200")
     command = ("start", "--workers", "1", "--agent", "tuner", "--device", "cuda", "--problem", "t/one")
-    done = site.run(*command, "--max-evaluations", "2", extra={"PATH": path})
-    assert done.returncode == 0, done.stdout
+    completed = site.run(*command, "--max-evaluations", "2", extra={"PATH": path})
+    assert completed.returncode == 0, completed.stdout
     judged = [entry for entry in site.entries() if entry.candidate]
     assert {entry.target for entry in judged} == {"h200"}
     for entry in judged:
@@ -90,9 +90,9 @@ def test_evaluate_takes_the_solution_of_the_devices_target(site: Site, tmp_path:
     git(site.root, "mv", "problems/t/one/solutions/cpu", "problems/t/one/solutions/h200")
     command = ("evaluate", "problems/t/one", "--against", "eager", "--device")
     path = see_gpu(tmp_path / "bin", "NVIDIA H200")
-    done = site.call(*command, "cuda:0", "--json", extra={"PATH": path})
-    assert done.returncode == 0, done.stdout
-    assert json.loads(done.stdout)["device"]["name"] == "stub cuda:0"
+    completed = site.call(*command, "cuda:0", "--json", extra={"PATH": path})
+    assert completed.returncode == 0, completed.stdout
+    assert json.loads(completed.stdout)["device"]["name"] == "stub cuda:0"
     elsewhere = site.call(*command, "cpu", extra={"PATH": path})
     assert elsewhere.returncode == 2
     assert "solutions/cpu" in elsewhere.stdout

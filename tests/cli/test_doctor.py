@@ -1,4 +1,4 @@
-"""`harness doctor`: what it finds, what it calls missing, and what it advises."""
+"""`harness doctor`: its rows, the missing parts, and its fixes."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tests.waiting import wait_until
 
 
 def checks(site: Site, extra: dict[str, str] | None = None) -> tuple[int, dict[str, dict[str, str]]]:
-    done = site.call("doctor", "--json", extra=extra)
-    rows, _ = json.JSONDecoder().raw_decode(done.stdout)
-    return done.returncode, {row["what"]: row for row in rows if "what" in row}
+    completed = site.call("doctor", "--json", extra=extra)
+    rows, _ = json.JSONDecoder().raw_decode(completed.stdout)
+    return completed.returncode, {row["what"]: row for row in rows if "what" in row}
 
 
 def without(tmp_path: Path, *missing: str) -> str:
-    """A PATH with everything but some programs."""
+    """Return a PATH with all programs except some."""
     directory = tmp_path / "bin"
     directory.mkdir()
     for place in reversed(os.environ["PATH"].split(os.pathsep)):
@@ -31,10 +31,10 @@ def without(tmp_path: Path, *missing: str) -> str:
     return str(directory)
 
 
-def test_a_machine_that_can_work_is_told_so(site: Site) -> None:
-    done = site.call("doctor")
-    assert done.returncode == 0, done.stdout
-    for what in (
+def test_a_complete_machine_passes_all_checks(site: Site) -> None:
+    completed = site.call("doctor")
+    assert completed.returncode == 0, completed.stdout
+    for check in (
         "python",
         "git",
         "C++ compiler",
@@ -45,54 +45,54 @@ def test_a_machine_that_can_work_is_told_so(site: Site) -> None:
         "disk",
         "COORDINATION.md",
     ):
-        assert f"\n{what} " in done.stdout, what
-    assert "missing" not in done.stdout
-    assert "configuration" in done.stdout
-    assert "policy.slice_evaluations" in done.stdout
+        assert f"\n{check} " in completed.stdout, check
+    assert "missing" not in completed.stdout
+    assert "configuration" in completed.stdout
+    assert "policy.slice_evaluations" in completed.stdout
 
 
 def test_what_is_missing_comes_with_the_command_that_fixes_it(site: Site, tmp_path: Path) -> None:
     path = without(tmp_path, "bwrap", "c++", "g++", "clang++", "gcc", "cc")
-    code, found = checks(site, {"PATH": path, "CXX": "", "HARNESS_JUDGE_COMMAND": ""})
+    code, rows = checks(site, {"PATH": path, "CXX": "", "HARNESS_JUDGE_COMMAND": ""})
     assert code == 1
-    assert found["bubblewrap"]["state"] == "missing"
-    assert "bubblewrap" in found["bubblewrap"]["fix"]
-    assert (found["C++ compiler"]["state"], found["C++ compiler"]["fix"]) == ("missing", "apt-get install g++")
-    assert found["git"]["state"] == "ok"
+    assert rows["bubblewrap"]["state"] == "missing"
+    assert "bubblewrap" in rows["bubblewrap"]["fix"]
+    assert (rows["C++ compiler"]["state"], rows["C++ compiler"]["fix"]) == ("missing", "apt-get install g++")
+    assert rows["git"]["state"] == "ok"
 
 
 def test_every_value_comes_with_its_source(site: Site) -> None:
     config = site.root / "harness.yaml"
     config.write_text(config.read_text() + "\nworkers: 7\n")
     line = config.read_text().splitlines().index("workers: 7") + 1
-    done = site.call("doctor", "--json")
-    settings = {row["key"]: row for row in json.loads(done.stdout) if "key" in row}
+    completed = site.call("doctor", "--json")
+    settings = {row["key"]: row for row in json.loads(completed.stdout) if "key" in row}
     assert settings["workers"]["value"] == "7"
     assert f"harness.yaml:{line}" in settings["workers"]["from"]
     assert settings["policy.stale_after"]["from"] == "default"
 
 
 def test_the_default_device_and_agent_are_given_with_the_reason(site: Site) -> None:
-    _, found = checks(site)
-    assert found["default device"]["found"].startswith("cpu: ")
-    assert found["default agent"]["found"].startswith("tuner: ")
-    assert found["model key"]["state"] == "note"
-    assert "CLI 2." in found["claude SDK"]["found"]
-    assert found["agents' sandbox"]["state"] == "ok"
+    _, rows = checks(site)
+    assert rows["default device"]["found"].startswith("cpu: ")
+    assert rows["default agent"]["found"].startswith("tuner: ")
+    assert rows["model key"]["state"] == "note"
+    assert "CLI 2." in rows["claude SDK"]["found"]
+    assert rows["agents' sandbox"]["state"] == "ok"
 
 
 def test_what_claude_lacks_is_missing_only_when_it_is_wanted(site: Site) -> None:
     site.workspace.config_file.write_text(f"{site.workspace.config_file.read_text()}\nagent: {{kind: claude}}\n")
-    _, found = checks(site)
-    assert found["model key"]["state"] == "missing"
-    assert found["model key"]["fix"].startswith("export ANTHROPIC_API_KEY=...")
+    _, rows = checks(site)
+    assert rows["model key"]["state"] == "missing"
+    assert rows["model key"]["fix"].startswith("export ANTHROPIC_API_KEY=...")
 
 
 def test_what_runs_here_is_named(site: Site) -> None:
     process = site.start("planner")
-    wait_until((site.workspace.status / "planner.json").exists, what="a planner")
-    _, found = checks(site)
-    assert str(process.pid) in found["harness planner"]["found"]
+    wait_until((site.workspace.status / "planner.json").exists, event="a planner")
+    _, rows = checks(site)
+    assert str(process.pid) in rows["harness planner"]["found"]
 
 
 def test_a_broken_table_is_found(site: Site) -> None:
@@ -100,16 +100,16 @@ def test_a_broken_table_is_found(site: Site) -> None:
     end = "<!-- harness:assignments end -->"
     file.write_text(file.read_text().replace(end, f"| w01 | nowhere |\n{end}"))
     git(site.root, "commit", "--quiet", "--all", "-m", "Break the table")
-    code, found = checks(site)
+    code, rows = checks(site)
     assert code == 1
-    assert "COORDINATION.md on main:" in found["COORDINATION.md"]["found"]
+    assert "COORDINATION.md on main:" in rows["COORDINATION.md"]["found"]
 
 
 def test_it_works_outside_a_workspace(site: Site, tmp_path: Path) -> None:
-    _, found = checks(Site(tmp_path, site.scratch))
-    assert found["workspace"]["state"] == "note"
-    assert "harness init" in found["workspace"]["fix"]
-    assert "COORDINATION.md" not in found
+    _, rows = checks(Site(tmp_path, site.scratch))
+    assert rows["workspace"]["state"] == "note"
+    assert "harness init" in rows["workspace"]["fix"]
+    assert "COORDINATION.md" not in rows
 
 
 def test_every_complaint_ends_with_a_command(site: Site, tmp_path: Path) -> None:
@@ -117,36 +117,36 @@ def test_every_complaint_ends_with_a_command(site: Site, tmp_path: Path) -> None
     config = site.root / "harness.yaml"
     config.write_text(config.read_text() + "\nworkers: none\n")
     line = len(config.read_text().splitlines())
-    done = site.call("doctor", "--json", extra={"PATH": path, "CXX": "", "HARNESS_JUDGE_COMMAND": ""})
-    assert done.returncode == 1
-    text = done.stdout[: done.stdout.rindex("]") + 1] if "]" in done.stdout else "[]"
-    found = {row["what"]: row for row in json.loads(text) if "what" in row}
-    assert found["harness.yaml"]["fix"] == f"${{EDITOR:-vi}} +{line} harness.yaml"
-    complaints = [row for row in found.values() if row["state"] == "missing"]
+    completed = site.call("doctor", "--json", extra={"PATH": path, "CXX": "", "HARNESS_JUDGE_COMMAND": ""})
+    assert completed.returncode == 1
+    text = completed.stdout[: completed.stdout.rindex("]") + 1] if "]" in completed.stdout else "[]"
+    rows = {row["what"]: row for row in json.loads(text) if "what" in row}
+    assert rows["harness.yaml"]["fix"] == f"${{EDITOR:-vi}} +{line} harness.yaml"
+    complaints = [row for row in rows.values() if row["state"] == "missing"]
     assert len(complaints) >= 3
     for row in complaints:
         assert row["fix"].split()[0] in {"apt-get", "sudo", "pip", "git", "harness", "rm", "${EDITOR:-vi}"}, row
-        assert f"    {row['fix']}" in done.stdout
+        assert f"    {row['fix']}" in completed.stdout
 
 
 def test_what_a_gpu_needs_is_looked_for(site: Site, tmp_path: Path) -> None:
-    code, found = checks(site, {"PATH": see_gpu(tmp_path / "smi", "NVIDIA H200"), "CUDA_HOME": "/nowhere"})
-    assert found["GPU"]["found"] == "NVIDIA H200"
-    assert found["NVRTC"]["state"] == "ok"
-    assert ", up to sm_1" in found["NVRTC"]["found"]
+    code, rows = checks(site, {"PATH": see_gpu(tmp_path / "smi", "NVIDIA H200"), "CUDA_HOME": "/nowhere"})
+    assert rows["GPU"]["found"] == "NVIDIA H200"
+    assert rows["NVRTC"]["state"] == "ok"
+    assert ", up to sm_1" in rows["NVRTC"]["found"]
     if find_spec("cupy") is None:  # as in every environment without a GPU
         assert code == 1
-        assert found["GPU packages"]["state"] == "missing"
-        assert found["GPU packages"]["fix"].startswith("pip install 'kernel-harness[gpu13]'")
-        assert found["default device"]["found"].startswith("cpu: a GPU was detected (h200), but cupy")
+        assert rows["GPU packages"]["state"] == "missing"
+        assert rows["GPU packages"]["fix"].startswith("pip install 'kernel-harness[gpu13]'")
+        assert rows["default device"]["found"].startswith("cpu: a GPU was detected (h200), but cupy")
     if find_spec("cutlass") is None:
-        assert "pip install nvidia-cutlass-dsl" in found["cutlass"]["found"]
+        assert "pip install nvidia-cutlass-dsl" in rows["cutlass"]["found"]
 
 
 def test_a_driver_that_is_too_old_for_the_compiler_is_named(site: Site, tmp_path: Path) -> None:
     path = see_gpu(tmp_path / "smi", "470.57.02, 10.0")
-    code, found = checks(site, {"PATH": path})
+    code, rows = checks(site, {"PATH": path})
     assert code == 1
-    assert found["NVRTC"]["state"] == "missing"
-    assert "needs a driver of" in found["NVRTC"]["found"]
-    assert "470.57.02" in found["NVRTC"]["found"]
+    assert rows["NVRTC"]["state"] == "missing"
+    assert "needs a driver of" in rows["NVRTC"]["found"]
+    assert "470.57.02" in rows["NVRTC"]["found"]

@@ -1,4 +1,4 @@
-"""`harness evaluate` and `harness baseline` as people type them."""
+"""`harness evaluate` and `harness baseline` on the command line."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tests.safetensors import write_safetensors
 from tests.site import STUB
 
 
-def _harness(tmp_path: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+def _harness(tmp_path: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     environment = {
         **os.environ,
         "HARNESS_LOCK_DIR": str(tmp_path / "locks"),
         "XDG_CACHE_HOME": str(tmp_path / "cache"),
         "HOME": str(tmp_path),
-        **more,
+        **variables,
     }
     return call_harness(*arguments, cwd=tmp_path, environment=environment)
 
@@ -37,9 +37,9 @@ def test_a_solution_in_its_problem_is_judged_and_shown(tmp_path: Path, judge_cac
     problem = write_problem(tmp_path)
     solution = write_cpp(problem / "solutions" / "cpu")
     arguments = ("evaluate", str(solution), "--against", "eager", "--half-width", "0.5")
-    done = _harness(tmp_path, *arguments, XDG_CACHE_HOME=str(judge_cache.parent))
-    assert done.returncode == 0, done.stderr
-    heads, _, row, *_, last = done.stdout.strip().splitlines()
+    completed = _harness(tmp_path, *arguments, XDG_CACHE_HOME=str(judge_cache.parent))
+    assert completed.returncode == 0, completed.stderr
+    heads, _, row, *_, last = completed.stdout.strip().splitlines()
     assert heads.split()[:2] == ["workload", "verdict"]
     assert row.split()[:2] == ["n40000", "PASSED"]
     assert last.startswith("PASSED: ")
@@ -48,18 +48,18 @@ def test_a_solution_in_its_problem_is_judged_and_shown(tmp_path: Path, judge_cac
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("judge")
-def test_a_wrong_solution_exits_with_1_and_says_why(tmp_path: Path) -> None:
+def test_a_wrong_solution_exits_with_1_and_the_reason(tmp_path: Path) -> None:
     problem = write_problem(tmp_path)
     wrong = write_cpp(tmp_path / "wrong", KERNEL.replace("i = 0", "i = 1"))
-    done = _harness(tmp_path, "evaluate", str(wrong), "--problem", str(problem), "--against", "eager", "--json")
-    assert done.returncode == 1
-    answer = json.loads(done.stdout)
+    completed = _harness(tmp_path, "evaluate", str(wrong), "--problem", str(problem), "--against", "eager", "--json")
+    assert completed.returncode == 1
+    answer = json.loads(completed.stdout)
     assert answer["verdict"] == "INCORRECT_NUMERICAL"
-    assert done.stderr.startswith("harness: INCORRECT_NUMERICAL: workload n40000: output `y`")
+    assert completed.stderr.startswith("harness: INCORRECT_NUMERICAL: workload n40000: output `y`")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("evaluate", "nowhere"), "no such directory, and not in a workspace"),
         (("evaluate", "."), "is not inside a problem directory"),
@@ -70,21 +70,21 @@ def test_a_wrong_solution_exits_with_1_and_says_why(tmp_path: Path) -> None:
         (("baseline", "made/scale", "--max-usd", "5"), "limit what --make starts; add --make"),
     ],
 )
-def test_what_leads_nowhere_is_a_usage_error(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
+def test_an_invalid_path_is_a_usage_error(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
     write_problem(tmp_path)
     (tmp_path / "their.json").write_text("{}")
-    done = _harness(tmp_path, *arguments)
-    assert done.returncode == 2
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
+    completed = _harness(tmp_path, *arguments)
+    assert completed.returncode == 2
+    assert message in completed.stderr
+    assert "Traceback" not in completed.stderr
 
 
 def test_a_device_that_is_none_is_named(tmp_path: Path) -> None:
     problem = write_problem(tmp_path)
     solution = write_cpp(tmp_path / "solution")
-    done = _harness(tmp_path, "evaluate", str(solution), "--problem", str(problem), "--device", "tpu")
-    assert done.returncode == 2
-    assert "no such device: tpu" in done.stderr
+    completed = _harness(tmp_path, "evaluate", str(solution), "--problem", str(problem), "--device", "tpu")
+    assert completed.returncode == 2
+    assert "no such device: tpu" in completed.stderr
 
 
 @pytest.mark.slow
@@ -98,14 +98,15 @@ def test_baselines_are_measured_once_and_the_fastest_is_raced(tmp_path: Path) ->
     assert list(row) == ["uuid", "axes", "baselines", "baseline"]
     fastest = min(row["baselines"], key=lambda name: row["baselines"][name])
     assert row["baseline"] == fastest
-    done = _harness(tmp_path, "evaluate", str(solution), "--problem", str(problem), "--json", "--half-width", "0.5")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["workloads"][0]["variant"] == fastest
+    options = ("--problem", str(problem), "--json", "--half-width", "0.5")
+    completed = _harness(tmp_path, "evaluate", str(solution), *options)
+    assert completed.returncode == 0, completed.stderr
+    assert json.loads(completed.stdout)["workloads"][0]["variant"] == fastest
 
 
 @pytest.fixture
 def stub(tmp_path: Path) -> dict[str, str]:
-    """The stub judge, which notes what it is asked; its problem is measured by two clocks."""
+    """Set up the stub judge, which records its requests; two clocks measure its problem."""
     problem = write_problem(tmp_path)
     definition = json.loads((problem / "definition.json").read_text())
     (problem / "definition.json").write_text(json.dumps({**definition, "description": "stub: two-clocks"}))
@@ -116,38 +117,40 @@ def stub(tmp_path: Path) -> dict[str, str]:
     }
 
 
-def _asked(tmp_path: Path) -> list[dict[str, Any]]:
+def _judge_requests(tmp_path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (tmp_path / "requests").read_text().splitlines()]
 
 
 def test_a_candidate_is_raced_with_the_fastest_baseline_by_either_clock(tmp_path: Path, stub: dict[str, str]) -> None:
     for _ in range(2):
-        done = _harness(tmp_path, "evaluate", "made/scale/solutions/cpu", **stub)
-        assert done.returncode == 0, done.stderr
-    measured, first, second = _asked(tmp_path)
+        completed = _harness(tmp_path, "evaluate", "made/scale/solutions/cpu", **stub)
+        assert completed.returncode == 0, completed.stderr
+    measured, first, second = _judge_requests(tmp_path)
     assert measured["kind"] == "baseline"
-    for asked in (first, second):
-        assert asked["baseline"] == {"n40000": "compile"}
-        assert asked["sealed_baseline"] == {"n40000": "eager"}
-    done = _harness(tmp_path, "evaluate", "made/scale/solutions/cpu", "--against", "compile", **stub)
-    assert done.returncode == 0, done.stderr
-    assert _asked(tmp_path)[-1]["sealed_baseline"] == {}  # the variant asked for, by whichever clock
+    for evaluation in (first, second):
+        assert evaluation["baseline"] == {"n40000": "compile"}
+        assert evaluation["sealed_baseline"] == {"n40000": "eager"}
+    completed = _harness(tmp_path, "evaluate", "made/scale/solutions/cpu", "--against", "compile", **stub)
+    assert completed.returncode == 0, completed.stderr
+    assert (
+        _judge_requests(tmp_path)[-1]["sealed_baseline"] == {}
+    )  # the requested variant is the baseline of both clocks
 
 
-def test_times_kept_by_one_clock_only_are_measured_anew(tmp_path: Path, stub: dict[str, str]) -> None:
+def test_times_of_one_clock_only_are_measured_again(tmp_path: Path, stub: dict[str, str]) -> None:
     assert _harness(tmp_path, "evaluate", "made/scale/solutions/cpu", **stub).returncode == 0
-    (kept,) = (tmp_path / "cache" / "kernel-harness" / "baselines").iterdir()
-    kept.write_text(json.dumps({"n40000": {"eager": 1.0, "compile": 2.0}}))
-    done = _harness(tmp_path, "evaluate", "made/scale/solutions/cpu", **stub)
-    assert done.returncode == 0, done.stderr
-    assert [asked["kind"] for asked in _asked(tmp_path)] == ["baseline", "evaluation"] * 2
-    assert _asked(tmp_path)[-1]["sealed_baseline"] == {"n40000": "eager"}
+    (cache_file,) = (tmp_path / "cache" / "kernel-harness" / "baselines").iterdir()
+    cache_file.write_text(json.dumps({"n40000": {"eager": 1.0, "compile": 2.0}}))
+    completed = _harness(tmp_path, "evaluate", "made/scale/solutions/cpu", **stub)
+    assert completed.returncode == 0, completed.stderr
+    assert [request["kind"] for request in _judge_requests(tmp_path)] == ["baseline", "evaluation"] * 2
+    assert _judge_requests(tmp_path)[-1]["sealed_baseline"] == {"n40000": "eager"}
 
 
 def test_baselines_are_shown_by_either_clock(tmp_path: Path, stub: dict[str, str]) -> None:
-    done = _harness(tmp_path, "baseline", "made/scale", **stub)
-    assert done.returncode == 0, done.stderr
-    heads, _, row = (re.split(r"\s{2,}", line.strip()) for line in done.stdout.strip().splitlines())
+    completed = _harness(tmp_path, "baseline", "made/scale", **stub)
+    assert completed.returncode == 0, completed.stderr
+    heads, _, row = (re.split(r"\s{2,}", line.strip()) for line in completed.stdout.strip().splitlines())
     assert dict(zip(heads, row, strict=True)) == {
         "workload": "n=40000",
         "eager us": "120.0",
@@ -158,26 +161,26 @@ def test_baselines_are_shown_by_either_clock(tmp_path: Path, stub: dict[str, str
         "sealed compile us": "90.0",
         "sealed baseline": "eager",
     }
-    (told,) = json.loads(_harness(tmp_path, "baseline", "made/scale", "--json", **stub).stdout)
-    assert (told["baseline"], told["sealed_baseline"]) == ("compile", "eager")
-    assert told["sealed_baselines"] == {"eager": 60.0, "compile": 90.0}
+    (document,) = json.loads(_harness(tmp_path, "baseline", "made/scale", "--json", **stub).stdout)
+    assert (document["baseline"], document["sealed_baseline"]) == ("compile", "eager")
+    assert document["sealed_baselines"] == {"eager": 60.0, "compile": 90.0}
 
 
 def test_only_names_of_baselines_can_be_raced(tmp_path: Path, stub: dict[str, str]) -> None:
-    done = _harness(tmp_path, "evaluate", "made/scale/solutions/cpu", "--against", "library_liger", **stub)
-    assert done.returncode == 0, done.stderr
-    assert _asked(tmp_path)[-1]["baseline"] == {"n40000": "library_liger"}
-    done = _harness(tmp_path, "evaluate", "made/scale/solutions/cpu", "--against", "liger", **stub)
-    assert done.returncode == 2
-    assert "`liger` is no baseline" in done.stderr
+    completed = _harness(tmp_path, "evaluate", "made/scale/solutions/cpu", "--against", "library_liger", **stub)
+    assert completed.returncode == 0, completed.stderr
+    assert _judge_requests(tmp_path)[-1]["baseline"] == {"n40000": "library_liger"}
+    completed = _harness(tmp_path, "evaluate", "made/scale/solutions/cpu", "--against", "liger", **stub)
+    assert completed.returncode == 2
+    assert "`liger` is no baseline" in completed.stderr
 
 
 def test_reasons_stand_below_the_table(tmp_path: Path, stub: dict[str, str]) -> None:
     kernel = tmp_path / "made/scale/solutions/cpu/kernel.cpp"
     kernel.write_text(f"{kernel.read_text()}\n// stub: verdict=TIMEOUT\n")
-    done = _harness(tmp_path, "evaluate", "made/scale/solutions/cpu", **stub)
-    assert done.returncode == 1
-    table, reasons, last = done.stdout.strip().split("\n\n")
+    completed = _harness(tmp_path, "evaluate", "made/scale/solutions/cpu", **stub)
+    assert completed.returncode == 1
+    table, reasons, last = completed.stdout.strip().split("\n\n")
     heads, _, row = table.splitlines()
     assert len(row) <= len(heads) + 2, "a reason makes no column wide"
     assert row.split()[:2] == ["n40000", "TIMEOUT"]
@@ -198,9 +201,9 @@ def test_inputs_are_read_from_the_data_root(tmp_path: Path) -> None:
     solution = write_cpp(problem / "solutions" / "cpu")
     measured = _harness(tmp_path, "baseline", "made/scale", "--json")
     assert measured.returncode == 0, measured.stderr
-    done = _harness(tmp_path, "evaluate", str(solution), "--half-width", "0.5", "--json")
-    assert done.returncode == 0, done.stderr
-    (workload,) = json.loads(done.stdout)["workloads"]
+    completed = _harness(tmp_path, "evaluate", str(solution), "--half-width", "0.5", "--json")
+    assert completed.returncode == 0, completed.stderr
+    (workload,) = json.loads(completed.stdout)["workloads"]
     assert workload["verdict"] == "PASSED"
     assert workload["bound_rates"] == "measured"
     assert workload["sol_us"] >= workload["floor_us"] > 0

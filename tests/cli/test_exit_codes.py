@@ -21,7 +21,7 @@ SECRET = "sk-0123456789abcdef"
 
 
 def run(site: Site, *arguments: str, **extra: str) -> subprocess.CompletedProcess[str]:
-    """`harness ARGUMENTS` in the site's workspace, with stdout and stderr apart."""
+    """Run `harness ARGUMENTS` in the site's workspace, with separate stdout and stderr."""
     return subprocess.run(
         [sys.executable, "-m", "harness", *arguments],
         cwd=site.root,
@@ -36,8 +36,8 @@ def run(site: Site, *arguments: str, **extra: str) -> subprocess.CompletedProces
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """A workspace for commands that change nothing."""
-    with site_in(tmp_path_factory.mktemp("shared")) as made:
-        yield made
+    with site_in(tmp_path_factory.mktemp("shared")) as created_site:
+        yield created_site
 
 
 def crash_reports(site: Site) -> set[Path]:
@@ -45,14 +45,14 @@ def crash_reports(site: Site) -> set[Path]:
 
 
 def test_0_is_done(shared: Site) -> None:
-    done = run(shared, "problems", "list")
-    assert (done.returncode, done.stderr) == (0, "")
+    completed = run(shared, "problems", "list")
+    assert (completed.returncode, completed.stderr) == (0, "")
 
 
 def test_1_is_the_answer_no(shared: Site) -> None:
-    done = run(shared, "problems", "show", "no/such")
-    assert done.returncode == 1
-    assert done.stderr.startswith("harness: no problem matches `no/such`")
+    completed = run(shared, "problems", "show", "no/such")
+    assert completed.returncode == 1
+    assert completed.stderr.startswith("harness: no problem matches `no/such`")
 
 
 @pytest.mark.parametrize(
@@ -60,20 +60,20 @@ def test_1_is_the_answer_no(shared: Site) -> None:
     [(("status", "--frobnicate"), "No such option"), (("start", "--problem", "no/such"), "matches `no/such`")],
 )
 def test_2_is_an_error_that_a_person_can_fix(shared: Site, arguments: tuple[str, ...], message: str) -> None:
-    done = run(shared, *arguments)
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
+    completed = run(shared, *arguments)
+    assert completed.returncode == 2
+    assert message in completed.stderr
+    assert "Traceback" not in completed.stderr
 
 
 @pytest.mark.parametrize("exception", ["ValueError", "BrokenPipeError"])  # the latter of another pipe than the output
 def test_70_is_an_internal_error_with_one_line_and_a_crash_report(shared: Site, exception: str) -> None:
     before = crash_reports(shared)
     crash = {"HARNESS_FAILPOINT": FAILPOINT, "HARNESS_FAILPOINT_ACTION": exception, "ANTHROPIC_API_KEY": SECRET}
-    done = run(shared, "log", SECRET, **crash)
-    assert (done.returncode, done.stdout) == (70, "")
+    completed = run(shared, "log", SECRET, **crash)
+    assert (completed.returncode, completed.stdout) == (70, "")
     (report,) = crash_reports(shared) - before
-    assert done.stderr == f"harness: internal error: {exception}: failpoint {FAILPOINT}; crash report: {report}\n"
+    assert completed.stderr == f"harness: internal error: {exception}: failpoint {FAILPOINT}; crash report: {report}\n"
     text = report.read_text()
     assert "Traceback (most recent call last)" in text
     assert f"{exception}: failpoint {FAILPOINT}" in text
@@ -100,25 +100,25 @@ def test_70_also_where_python_or_click_treat_an_exception_specially(
 
 
 def test_debug_prints_the_traceback_too(shared: Site) -> None:
-    done = run(shared, "--debug", "log", HARNESS_FAILPOINT=FAILPOINT, HARNESS_FAILPOINT_ACTION="ValueError")
-    assert done.returncode == 70
-    assert done.stderr.startswith("Traceback (most recent call last)")
-    assert done.stderr.splitlines()[-1].startswith("harness: internal error: ValueError")
+    completed = run(shared, "--debug", "log", HARNESS_FAILPOINT=FAILPOINT, HARNESS_FAILPOINT_ACTION="ValueError")
+    assert completed.returncode == 70
+    assert completed.stderr.startswith("Traceback (most recent call last)")
+    assert completed.stderr.splitlines()[-1].startswith("harness: internal error: ValueError")
 
 
 def test_130_is_ctrl_c(shared: Site) -> None:
     before = crash_reports(shared)
-    done = run(shared, "log", HARNESS_FAILPOINT=FAILPOINT, HARNESS_FAILPOINT_ACTION="KeyboardInterrupt")
-    assert (done.returncode, done.stderr) == (130, "")
+    completed = run(shared, "log", HARNESS_FAILPOINT=FAILPOINT, HARNESS_FAILPOINT_ACTION="KeyboardInterrupt")
+    assert (completed.returncode, completed.stderr) == (130, "")
     assert crash_reports(shared) == before
 
 
 @pytest.mark.parametrize("arguments", [("--help",), ("problems", "list")])
-def test_141_is_an_output_that_nobody_reads(shared: Site, arguments: tuple[str, ...]) -> None:
+def test_141_is_an_output_without_a_reader(shared: Site, arguments: tuple[str, ...]) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, "-m", "harness", *arguments],
             cwd=shared.root,
             env=shared.environment(),
@@ -130,14 +130,14 @@ def test_141_is_an_output_that_nobody_reads(shared: Site, arguments: tuple[str, 
         )
     finally:
         os.close(writing)
-    assert (done.returncode, done.stderr) == (EXIT_OUTPUT_CLOSED, "")
+    assert (completed.returncode, completed.stderr) == (EXIT_OUTPUT_CLOSED, "")
 
 
 @pytest.mark.slow
 def test_a_judge_that_crashes_exits_with_70_and_names_its_report(shared: Site, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "harness.judge", "--cache", str(tmp_path), "--sandbox", "none"]
     extra = {"HARNESS_FAILPOINT": "judge.before_device", "HARNESS_FAILPOINT_ACTION": "ValueError"}
-    done = subprocess.run(
+    completed = subprocess.run(
         command,
         cwd=shared.root,
         env=shared.environment(extra),
@@ -146,7 +146,7 @@ def test_a_judge_that_crashes_exits_with_70_and_names_its_report(shared: Site, t
         timeout=120,
         check=False,
     )
-    assert done.returncode == 70
-    found = re.fullmatch(r"harness judge: internal error: ValueError: .*; crash report: (.+)\n", done.stderr)
-    assert found, done.stderr
-    assert "failpoint judge.before_device" in Path(found[1]).read_text()
+    assert completed.returncode == 70
+    match = re.fullmatch(r"harness judge: internal error: ValueError: .*; crash report: (.+)\n", completed.stderr)
+    assert match, completed.stderr
+    assert "failpoint judge.before_device" in Path(match[1]).read_text()

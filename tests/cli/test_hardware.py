@@ -1,4 +1,4 @@
-"""`harness hardware`: figures of GPUs, and measuring one that has none. A stand-in measures: there is no GPU here."""
+"""`harness hardware`: figures of GPUs, and the measurement of an unknown GPU, with a stand-in for the measurement."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def measured(rates: GpuRates, monkeypatch: pytest.MonkeyPatch, *arguments: str) 
 def test_a_measured_gpu_is_listed_with_its_mark(user_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = json.loads(CliRunner().invoke(hardware, ["list", "--json"]).output)
     assert {row["rates"] for row in before} == {"listed"}
-    done = measured(GB200, monkeypatch)
-    assert done.exit_code == 0
-    assert "NVIDIA GB200 (target gb200)" in done.output
-    assert "bounds use the measured figures, with margins" in done.output
+    completed = measured(GB200, monkeypatch)
+    assert completed.exit_code == 0
+    assert "NVIDIA GB200 (target gb200)" in completed.output
+    assert "bounds use the measured figures, with margins" in completed.output
     assert (user_cache / "hardware" / "gb200.json").is_file()
     after = json.loads(CliRunner().invoke(hardware, ["list", "--json"]).output)
     (added,) = [row for row in after if row not in before]
@@ -41,9 +41,9 @@ def test_a_measured_gpu_is_listed_with_its_mark(user_cache: Path, monkeypatch: p
 
 
 def test_a_listed_gpu_is_compared_with_the_vendors_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    done = measured(H200, monkeypatch)
-    assert "bounds use the vendor's figures" in done.output
-    (row,) = [line for line in done.output.splitlines() if line.startswith("bandwidth")]
+    completed = measured(H200, monkeypatch)
+    assert "bounds use the vendor's figures" in completed.output
+    (row,) = [line for line in completed.output.splitlines() if line.startswith("bandwidth")]
     assert row.split()[-3:] == ["4,300", "4,800", "90%"]
     rows = {row["figure"]: row for row in json.loads(measured(H200, monkeypatch, "--json").output)}
     assert rows["bfloat16 products TFLOP/s"]["in bounds"] == 989.5
@@ -51,6 +51,6 @@ def test_a_listed_gpu_is_compared_with_the_vendors_figures(monkeypatch: pytest.M
 
 
 def test_only_gpus_are_measured() -> None:
-    done = CliRunner().invoke(hardware, ["measure", "--device", "cpu"])
-    assert done.exit_code != 0
-    assert "`cpu` is not a GPU" in str(done.exception)
+    completed = CliRunner().invoke(hardware, ["measure", "--device", "cpu"])
+    assert completed.exit_code != 0
+    assert "`cpu` is not a GPU" in str(completed.exception)

@@ -1,4 +1,4 @@
-"""The command line itself: help is fast and complete, errors are sentences."""
+"""The help of the command line is fast and complete; its errors are sentences."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ def run(*args: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]
 
 
 def test_help_lists_every_verb_with_its_line() -> None:
-    done = run("--help")
-    assert done.returncode == 0
+    completed = run("--help")
+    assert completed.returncode == 0
     for verb in cli.list_commands(None):  # type: ignore[arg-type]
-        assert f"\n  {verb} " in done.stdout
+        assert f"\n  {verb} " in completed.stdout
 
 
 def test_every_verb_has_help_of_its_own() -> None:
@@ -30,20 +30,20 @@ def test_every_verb_has_help_of_its_own() -> None:
 
 
 def test_an_unknown_verb_is_a_usage_error() -> None:
-    done = run("frobnicate")
-    assert done.returncode == 2
-    assert "No such command 'frobnicate'" in done.stderr
+    completed = run("frobnicate")
+    assert completed.returncode == 2
+    assert "No such command 'frobnicate'" in completed.stderr
 
 
-def test_outside_a_workspace_the_error_says_what_to_do_without_a_traceback(tmp_path: Path) -> None:
-    done = run("status", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "no workspace here" in done.stderr
-    assert "harness init" in done.stderr
-    assert "Traceback" not in done.stderr
+def test_outside_a_workspace_the_error_has_a_fix_and_no_traceback(tmp_path: Path) -> None:
+    completed = run("status", cwd=tmp_path)
+    assert completed.returncode == 2
+    assert "no workspace here" in completed.stderr
+    assert "harness init" in completed.stderr
+    assert "Traceback" not in completed.stderr
 
 
-def test_help_does_not_import_the_world() -> None:
+def test_help_imports_no_heavy_module() -> None:
     code = """
 import sys
 sys.argv = ["harness", "--help"]
@@ -53,5 +53,5 @@ try:
 except SystemExit:
     print([n for n in ("torch", "git", "pydantic", "optuna", "yaml") if n in sys.modules], file=sys.stderr)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=False)
-    assert done.stderr.strip() == "[]"
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=False)
+    assert completed.stderr.strip() == "[]"

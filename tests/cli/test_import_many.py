@@ -1,4 +1,4 @@
-"""A whole data set at once: 235 problems, what is usable on this target, and why the rest is not."""
+"""Import of a whole data set: 235 problems, those usable on this target, and the reason for each other one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def write(directory: Path, *, n: int = 64, **changes: Any) -> None:
 
 @pytest.fixture
 def dataset(tmp_path: Path) -> Path:
-    """As many problems as SOL-ExecBench has, ten of which cannot be used here, for four reasons."""
+    """Write as many problems as SOL-ExecBench has; ten are not usable on this machine, for four reasons."""
     root = tmp_path / "data"
     for number in range(225):
         write(root / f"L{number % 3 + 1}" / f"problem_{number:03d}")
@@ -41,10 +41,10 @@ def dataset(tmp_path: Path) -> Path:
 
 def test_a_data_set_is_summed_up_in_one_screen(dataset: Path, tmp_path: Path) -> None:
     workspace = make_workspace(tmp_path / "w")
-    ran = harness(workspace.root, "problems", "import", "--trust", str(dataset))
-    assert ran.returncode == 1
-    assert "233 of 235 problems imported, 225 usable on cpu" in ran.stdout
-    lines = ran.stdout.splitlines()
+    completed = harness(workspace.root, "problems", "import", "--trust", str(dataset))
+    assert completed.returncode == 1
+    assert "233 of 235 problems imported, 225 usable on cpu" in completed.stdout
+    lines = completed.stdout.splitlines()
     assert len(lines) < 24
     (suite,) = [line.split() for line in lines if line.startswith("L4")]
     assert suite == ["L4", "10", "8", "8", "0"]
@@ -83,7 +83,7 @@ def read(directory: Path) -> Problem:
         ),
     ],
 )
-def test_what_speaks_against_a_reference(tmp_path: Path, reference: str, expected: list[str]) -> None:
+def test_unmet_requirements_of_a_reference(tmp_path: Path, reference: str, expected: list[str]) -> None:
     write(tmp_path / "one", reference=reference)
     assert unmet_requirements(read(tmp_path / "one"), "cpu", memory_bytes=1e9) == expected
 

@@ -1,4 +1,4 @@
-"""`harness init`: a whole workspace on a machine with nothing configured, and nothing of a person's overwritten."""
+"""`harness init` makes a complete workspace on an unconfigured machine, and overwrites no file of a person."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ def harness(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 def git(*args: str, cwd: Path) -> str:
     identity = ["-c", "user.name=Person", "-c", "user.email=person@example.org"]
-    done = subprocess.run(["git", *identity, *args], cwd=cwd, capture_output=True, text=True, timeout=240, check=True)
-    return done.stdout
+    command = ["git", *identity, *args]
+    completed = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=240, check=True)
+    return completed.stdout
 
 
 def test_a_new_directory_becomes_a_workspace_with_a_clean_checkout(tmp_path: Path) -> None:
-    done = harness("init", "new one", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    completed = harness("init", "new one", cwd=tmp_path)
+    assert completed.returncode == 0, completed.stderr
     root = tmp_path / "new one"
     for name in (
         "COORDINATION.md",
@@ -37,18 +38,18 @@ def test_a_new_directory_becomes_a_workspace_with_a_clean_checkout(tmp_path: Pat
         assert (root / name).is_file(), name
     assert git("status", "--porcelain", cwd=root) == ""
     assert git("branch", "--show-current", cwd=root).strip() == "main"
-    assert "next: cd 'new one' && harness doctor" in done.stdout
+    assert "next: cd 'new one' && harness doctor" in completed.stdout
 
 
 def test_suites_are_copied_whole_or_at_small_sizes(tmp_path: Path) -> None:
     full, small = tmp_path / "full", tmp_path / "small"
-    done = harness("init", "full", "--problems", "ssm,rope", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "problems/ssm/, problems/rope/" in done.stdout
+    completed = harness("init", "full", "--problems", "ssm,rope", cwd=tmp_path)
+    assert completed.returncode == 0, completed.stderr
+    assert "problems/ssm/, problems/rope/" in completed.stdout
     assert sorted(path.name for path in (full / "problems").iterdir()) == ["rope", "ssm"]
-    done = harness("init", "small", "--problems", "ssm,gemm", "--profile", "small", cwd=tmp_path)
-    assert "omitted 1 problems, because its inputs and outputs take more than 32 MiB" in done.stdout
-    assert "gemm/bf16_n4096_k4096" in done.stdout
+    completed = harness("init", "small", "--problems", "ssm,gemm", "--profile", "small", cwd=tmp_path)
+    assert "omitted 1 problems, because its inputs and outputs take more than 32 MiB" in completed.stdout
+    assert "gemm/bf16_n4096_k4096" in completed.stdout
     workloads = "problems/ssm/mamba2_state_update/workload.jsonl"
     assert len((full / workloads).read_text().splitlines()) > len((small / workloads).read_text().splitlines())
     problems = len(list((full / "problems/ssm").iterdir()))
@@ -56,18 +57,18 @@ def test_suites_are_copied_whole_or_at_small_sizes(tmp_path: Path) -> None:
 
 
 def test_a_suite_that_does_not_exist_is_named(tmp_path: Path) -> None:
-    done = harness("init", ".", "--problems", "startr", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "no shipped suite `startr`; did you mean `starter`?" in done.stderr
+    completed = harness("init", ".", "--problems", "startr", cwd=tmp_path)
+    assert completed.returncode == 2
+    assert "no shipped suite `startr`; did you mean `starter`?" in completed.stderr
     assert list(tmp_path.iterdir()) == [], "nothing was made"
 
 
 def test_a_second_init_changes_nothing(tmp_path: Path) -> None:
     harness("init", ".", cwd=tmp_path)
     before = git("rev-parse", "HEAD", cwd=tmp_path)
-    done = harness("init", ".", cwd=tmp_path)
-    assert done.returncode == 0
-    assert "no file was added" in done.stdout
+    completed = harness("init", ".", cwd=tmp_path)
+    assert completed.returncode == 0
+    assert "no file was added" in completed.stdout
     assert git("rev-parse", "HEAD", cwd=tmp_path) == before
 
 
@@ -78,8 +79,8 @@ def test_an_existing_repository_keeps_its_files_branch_and_unsaved_work(tmp_path
     git("add", ".", cwd=tmp_path)
     git("commit", "-qm", "Mine", cwd=tmp_path)
     (tmp_path / "draft.txt").write_text("unsaved")
-    done = harness("init", "--problems", "none", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    completed = harness("init", "--problems", "none", cwd=tmp_path)
+    assert completed.returncode == 0, completed.stderr
     assert (tmp_path / "COORDINATION.md").read_text() == "mine\n"
     assert (tmp_path / ".gitignore").read_text() == (
         "*.log\n/workspaces/*\n!/workspaces/README.md\n/.harness/\nreport.html\n"
@@ -94,8 +95,8 @@ def test_a_workspace_of_an_earlier_version_gets_the_readme_of_its_worktrees(tmp_
     git("rm", "-q", "workspaces/README.md", cwd=tmp_path)
     (tmp_path / ".gitignore").write_text("*.log\n/workspaces/\n/.harness/\n")
     git("commit", "-qam", "As an earlier version made it", cwd=tmp_path)
-    done = harness("init", "--problems", "none", cwd=tmp_path)
-    assert "added .gitignore, workspaces/README.md" in done.stdout
+    completed = harness("init", "--problems", "none", cwd=tmp_path)
+    assert "added .gitignore, workspaces/README.md" in completed.stdout
     assert (tmp_path / ".gitignore").read_text() == (
         "*.log\n/.harness/\n/workspaces/*\n!/workspaces/README.md\nreport.html\n"
     )
@@ -106,8 +107,8 @@ def test_a_workspace_of_an_earlier_version_gets_the_readme_of_its_worktrees(tmp_
 
 def test_this_repository_is_a_workspace_as_init_makes_it() -> None:
     root = Path(__file__).parents[2]
-    made = (root / "harness/ledger/WORKSPACES.md").read_bytes()
-    assert (root / "workspaces/README.md").read_bytes() == made
+    template = (root / "harness/ledger/WORKSPACES.md").read_bytes()
+    assert (root / "workspaces/README.md").read_bytes() == template
     assert {"/workspaces/*", "!/workspaces/README.md", "/.harness/", "report.html"} <= set(
         (root / ".gitignore").read_text().split()
     )
@@ -116,8 +117,8 @@ def test_this_repository_is_a_workspace_as_init_makes_it() -> None:
 def test_the_report_is_ignored_wherever_it_is_written(tmp_path: Path) -> None:
     harness("init", "--problems", "none", cwd=tmp_path)
     for directory in (tmp_path, tmp_path / "workspaces"):
-        done = harness("report", cwd=directory)
-        assert done.returncode == 0, done.stderr
+        completed = harness("report", cwd=directory)
+        assert completed.returncode == 0, completed.stderr
         assert (directory / "report.html").is_file()
     assert git("status", "--porcelain", cwd=tmp_path) == ""
 
@@ -125,15 +126,15 @@ def test_the_report_is_ignored_wherever_it_is_written(tmp_path: Path) -> None:
 def test_the_workflow_for_pull_requests_is_added_when_asked_for(tmp_path: Path) -> None:
     harness("init", "--problems", "none", cwd=tmp_path)
     assert not (tmp_path / ".github").exists()
-    done = harness("init", "--problems", "none", "--github", cwd=tmp_path)
-    assert "added .github/workflows/proof.yml" in done.stdout
-    ours = Path(__file__).parents[2] / ".github/workflows/proof.yml"
-    assert (tmp_path / ".github/workflows/proof.yml").read_bytes() == ours.read_bytes()
+    completed = harness("init", "--problems", "none", "--github", cwd=tmp_path)
+    assert "added .github/workflows/proof.yml" in completed.stdout
+    own_workflow = Path(__file__).parents[2] / ".github/workflows/proof.yml"
+    assert (tmp_path / ".github/workflows/proof.yml").read_bytes() == own_workflow.read_bytes()
     assert git("status", "--porcelain", cwd=tmp_path) == ""
 
 
 def test_a_wheel_holds_what_init_copies() -> None:
-    """The build itself takes a network; what it includes stands in pyproject.toml, by the names that init looks for."""
+    """A build needs a network, so compare the files in pyproject.toml with the names that init uses."""
     root = Path(__file__).parents[2]
     project = tomllib.loads((root / "pyproject.toml").read_text())
     included = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
@@ -143,8 +144,8 @@ def test_a_wheel_holds_what_init_copies() -> None:
 
 def test_no_git_identity_is_needed(tmp_path: Path) -> None:
     environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "GIT_CONFIG_NOSYSTEM": "1"}
-    done = call_harness("init", "w", "--problems", "none", cwd=tmp_path, environment=environment)
-    assert done.returncode == 0, done.stderr
+    completed = call_harness("init", "w", "--problems", "none", cwd=tmp_path, environment=environment)
+    assert completed.returncode == 0, completed.stderr
     author = subprocess.run(
         ["git", "log", "-1", "--format=%an"],
         cwd=tmp_path / "w",
@@ -157,35 +158,36 @@ def test_no_git_identity_is_needed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mount", "says"),
+    ("mount", "message"),
     [
         (["--ro-bind", "{}", "{}"], "Read-only file system"),
         (["--size", "8192", "--tmpfs", "{}"], "the disk is full: 0.0 MB are free"),
     ],
 )
-def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path, mount: list[str], says: str) -> None:
+def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path, mount: list[str], message: str) -> None:
     parts = [part.format(tmp_path) for part in mount]
     command = ["bwrap", "--dev-bind", "/", "/", *parts, "--chdir", "/", sys.executable, "-m", "harness", "init"]
-    done = subprocess.run([*command, str(tmp_path / "w")], capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 2, done.stderr
-    assert done.stderr.startswith("harness: ")
-    assert says in done.stderr
-    assert "Traceback" not in done.stderr
+    command.append(str(tmp_path / "w"))
+    completed = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert completed.returncode == 2, completed.stderr
+    assert completed.stderr.startswith("harness: ")
+    assert message in completed.stderr
+    assert "Traceback" not in completed.stderr
 
 
 def test_a_detached_head_is_refused_with_what_to_do(tmp_path: Path) -> None:
     git("init", "-q", "-b", "main", cwd=tmp_path)
     git("commit", "-qm", "Empty", "--allow-empty", cwd=tmp_path)
     git("checkout", "-q", "--detach", cwd=tmp_path)
-    done = harness("init", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "no branch is checked out" in done.stderr
-    assert "git checkout main" in done.stderr
+    completed = harness("init", cwd=tmp_path)
+    assert completed.returncode == 2
+    assert "no branch is checked out" in completed.stderr
+    assert "git checkout main" in completed.stderr
 
 
 @pytest.mark.parametrize("name", ["taken"])
 def test_a_file_in_the_way_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("")
-    done = harness("init", name, cwd=tmp_path)
-    assert done.returncode == 2
-    assert name in done.stderr
+    completed = harness("init", name, cwd=tmp_path)
+    assert completed.returncode == 2
+    assert name in completed.stderr

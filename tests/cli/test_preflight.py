@@ -1,6 +1,6 @@
-"""`harness start` on a machine that lacks something: one line with the fix, and nothing has been started.
+"""`harness start` on a machine with a missing part prints one line with the fix, and starts no process.
 
-`harness doctor` checks the same list, and calls the same thing missing.
+`harness doctor` checks the same list and reports the same part as missing.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ def named(row: WrongUse) -> str:
     return row.name
 
 
-def typed(
+def run_in_situation(
     place: Place, situation: Situation, *arguments: str, in_process: bool = True, extra: Mapping[str, str]
 ) -> subprocess.CompletedProcess[str]:
-    """Type a command in a situation; stdout and stderr together."""
-    cache = {"XDG_CACHE_HOME": str(place.scratch / "cache")}  # a trial of torch that succeeded elsewhere is not known
+    """Run a command in a situation; stdout and stderr are merged."""
+    cache = {"XDG_CACHE_HOME": str(place.scratch / "cache")}  # no stored result of an earlier trial of torch
     site = Site(situation.directory, place.site.scratch) if situation.directory else place.site
     whole = {**extra, **cache, **situation.environment}
     if in_process and situation.program is None:
@@ -63,23 +63,23 @@ def refs_and_files(site: Site) -> tuple[str, list[str]]:
     return git(site.root, "for-each-ref"), worktrees
 
 
-def refused(row: WrongUse, site: Site, scratch: Path, *, in_process: bool = True) -> float:
-    """Type a wrong use and check what comes of it; the seconds it took."""
+def check_error(row: WrongUse, site: Site, scratch: Path, *, in_process: bool = True) -> float:
+    """Run a wrong use, check its error, and return the elapsed seconds."""
     scratch.mkdir()
     with ExitStack() as stack:
         place = Place(site, scratch, stack)
         situation = row.arrange(place)
         before = refs_and_files(site)
         begin = time.monotonic()
-        done = typed(place, situation, *row.arguments, in_process=in_process, extra=OWN_JUDGE)
+        completed = run_in_situation(place, situation, *row.arguments, in_process=in_process, extra=OWN_JUDGE)
         took_s = time.monotonic() - begin
         assert refs_and_files(site) == before, "no commit, branch or worktree was made"
-    assert done.returncode == 2, done.stdout
-    lines = [line for line in done.stdout.splitlines() if not line.startswith("trying torch inside")]
-    assert len(lines) == 2, done.stdout
+    assert completed.returncode == 2, completed.stdout
+    lines = [line for line in completed.stdout.splitlines() if not line.startswith("trying torch inside")]
+    assert len(lines) == 2, completed.stdout
     error, fix = lines
     assert error.startswith("harness: "), error
-    assert re.search(row.says, error), error
+    assert re.search(row.message, error), error
     assert fix.startswith("  "), fix
     assert row.fix in fix, fix
     assert not list(site.workspace.logs.glob("*.log")), "no process of a run has a log"
@@ -93,32 +93,32 @@ def test_the_table_has_at_least_25_rows_with_names_of_their_own() -> None:
 
 @pytest.mark.parametrize("row", ROWS, ids=named)
 def test_a_wrong_use_is_refused_with_one_line_and_its_fix(row: WrongUse, site: Site, tmp_path: Path) -> None:
-    refused(row, site, tmp_path / "row")
+    check_error(row, site, tmp_path / "row")
 
 
 @pytest.mark.slow
 @pytest.mark.serial
 @pytest.mark.parametrize("row", [*ROWS, *SLOW_ROWS], ids=named)
 def test_a_wrong_use_is_refused_in_time(row: WrongUse, site: Site, tmp_path: Path) -> None:
-    assert refused(row, site, tmp_path / "row", in_process=False) < row.within_s
+    assert check_error(row, site, tmp_path / "row", in_process=False) < row.within_s
 
 
 def doctor(row: WrongUse, site: Site, scratch: Path, extra: Mapping[str, str]) -> None:
-    """Check that `harness doctor` calls missing what `harness start` refuses."""
+    """Check that `harness doctor` reports as missing the part for which `harness start` fails."""
     scratch.mkdir()
     with ExitStack() as stack:
         place = Place(site, scratch, stack)
-        done = typed(place, row.arrange(place), "doctor", "--json", extra=extra)
-    assert done.returncode == 1, done.stdout
-    rows, end = json.JSONDecoder().raw_decode(done.stdout)
-    (found,) = [each for each in rows if each.get("what") == row.doctor]
-    assert found["state"] == "missing"
-    assert row.fix in found["fix"] or row.doctor == "harness.yaml"
-    assert str(row.doctor) in done.stdout[end:], "the summary names it"
+        completed = run_in_situation(place, row.arrange(place), "doctor", "--json", extra=extra)
+    assert completed.returncode == 1, completed.stdout
+    rows, end = json.JSONDecoder().raw_decode(completed.stdout)
+    (check,) = [check for check in rows if check.get("what") == row.doctor]
+    assert check["state"] == "missing"
+    assert row.fix in check["fix"] or row.doctor == "harness.yaml"
+    assert str(row.doctor) in completed.stdout[end:], "the summary names it"
 
 
 JUDGE = {"torch", "bubblewrap"}
-"""What only the harness' own judge needs."""
+"""Requirements of the harness' own judge only."""
 DISK = {"files", "disk"}
 CPU = TrialDevice()
 
@@ -148,12 +148,12 @@ def test_doctor_tries_torch_compile(row: WrongUse, site: Site, tmp_path: Path) -
 @pytest.mark.slow
 def test_a_trial_of_torch_is_made_once(tmp_path: Path) -> None:
     plan = machine(tmp_path)
-    said: list[str] = []
+    messages: list[str] = []
     for _ in range(2):
-        assert "torch.compile tried inside the sandbox" in str(check_torch(replace(plan, show=said.append)))
-    assert len(said) == 1
-    check_torch(replace(plan, show=said.append, thorough=True))
-    assert len(said) == 2, "doctor believes no earlier trial"
+        assert "torch.compile tried inside the sandbox" in str(check_torch(replace(plan, show=messages.append)))
+    assert len(messages) == 1
+    check_torch(replace(plan, show=messages.append, thorough=True))
+    assert len(messages) == 2, "doctor reuses no earlier trial"
 
 
 def test_a_trial_is_remembered_for_what_it_was_made_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,7 +185,7 @@ def test_a_trial_without_an_answer_is_not_repeated_and_one_that_failed_is_forgot
 def test_a_gpu_run_compiles_on_its_gpu_and_ends_with_the_compilers_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stand-in for the trial: which devices it is made for, as their judges' runners see them."""
+    """A stand-in for the trial records its devices, as the runners of their judges see them."""
     monkeypatch.delenv("HARNESS_JUDGE_COMMAND", raising=False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b")
     tried: list[TrialDevice] = []
@@ -213,14 +213,14 @@ def test_doctor_leaves_a_gpu_alone_on_which_a_run_is_timed(
     monkeypatch.delenv("HARNESS_JUDGE_COMMAND", raising=False)
     write_status(site.workspace, DaemonStatus())
     plan = replace(machine(tmp_path, "cuda"), workspace=site.workspace, thorough=True)
-    found = check_torch(plan)
-    assert isinstance(found, Check)
-    assert "not tried, since a run on this GPU is in progress" in found.result
+    result = check_torch(plan)
+    assert isinstance(result, Check)
+    assert "not tried, since a run on this GPU is in progress" in result.result
 
 
 @pytest.mark.slow
 def test_a_trial_for_a_gpu_compiles_in_a_sandbox_with_its_device_nodes() -> None:
-    """Without a GPU here: CUDA is missing, and with the CPU as a stand-in for it `torch.compile` works there."""
+    """Without a GPU, CUDA is missing; with the CPU as a stand-in, `torch.compile` works in the sandbox."""
     shown = TrialDevice("cuda", ("/dev/null",), runner_environment("0"))
     trial = try_torch("bubblewrap", shown, within_s=TRIAL_TIMEOUT_S)
     assert trial.no_import is None
@@ -229,11 +229,11 @@ def test_a_trial_for_a_gpu_compiles_in_a_sandbox_with_its_device_nodes() -> None
 
 
 def machine(cache: Path, *devices: str) -> RunPlan:
-    """A run outside of any workspace, on the CPU by default."""
+    """Return a plan of a run outside of any workspace, on the CPU by default."""
     return RunPlan(None, Config(), DeviceChoice(devices or ("cpu",), "cpu", ""), "tuner", cache)
 
 
-def test_a_script_that_agent_binds_names_is_visible(tmp_path: Path) -> None:
+def test_a_script_in_agent_binds_is_visible(tmp_path: Path) -> None:
     script = tmp_path / "agent.py"
     script.write_text("")
     command = AgentConfig(kind="command", command=f"python3 {script}")

@@ -30,7 +30,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A workspace: all that `harness problems` asks of one is a git directory and harness.yaml."""
+    """Make a workspace of a git directory and harness.yaml, which suffice for `harness problems`."""
     (tmp_path / "ws/.git").mkdir(parents=True)
     (tmp_path / "ws/harness.yaml").write_text("run: main\n")
     (tmp_path / "ws/problems").mkdir()
@@ -40,9 +40,9 @@ def root(tmp_path: Path) -> Path:
 @pytest.fixture
 def harness(root: Path) -> Run:
     def run(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        done = call_harness("problems", *arguments, cwd=root)
-        assert done.returncode == code, done.stdout + done.stderr
-        return done
+        completed = call_harness("problems", *arguments, cwd=root)
+        assert completed.returncode == code, completed.stdout + completed.stderr
+        return completed
 
     return run
 
@@ -64,15 +64,15 @@ def test_problems_are_found_by_family_direction_dtype_tag_and_suite(root: Path, 
     write_problem(root / "problems/a/norm_backward", definition(tags=["llm", "norm", "backward"]))
     write_problem(root / "problems/b/conv", definition(tags=["vision", "conv", "forward", "int4"]))
 
-    def found(*conditions: str) -> list[str]:
+    def listed(*conditions: str) -> list[str]:
         return [row["problem"] for row in json.loads(harness("list", "--json", *conditions).stdout)]
 
-    assert found("--family", "llm") == ["a/norm", "a/norm_backward"]
-    assert found("--direction", "backward") == ["a/norm_backward"]
-    assert found("--dtype", "int4") == ["b/conv"]
-    assert found("--dtype", "float32", "--suite", "a") == ["a/norm", "a/norm_backward"]
-    assert found("--tag", "norm", "--tag", "fused") == ["a/norm"]
-    assert found("b/*", "--family", "llm") == []
+    assert listed("--family", "llm") == ["a/norm", "a/norm_backward"]
+    assert listed("--direction", "backward") == ["a/norm_backward"]
+    assert listed("--dtype", "int4") == ["b/conv"]
+    assert listed("--dtype", "float32", "--suite", "a") == ["a/norm", "a/norm_backward"]
+    assert listed("--tag", "norm", "--tag", "fused") == ["a/norm"]
+    assert listed("b/*", "--family", "llm") == []
     assert "no problem meets all conditions" in harness("list", "--tag", "none").stdout
     assert harness("list", "a/norm").stdout.split()[-1] == "small"
 
@@ -87,8 +87,8 @@ def test_suites_have_their_numbers_and_families(root: Path, harness: Run) -> Non
 
 
 def test_shipped_suites_are_shown_anywhere(tmp_path: Path) -> None:
-    done = call_harness("problems", "suites", "--shipped", "--json", cwd=tmp_path)
-    suites = {row["suite"]: row for row in json.loads(done.stdout)}
+    completed = call_harness("problems", "suites", "--shipped", "--json", cwd=tmp_path)
+    suites = {row["suite"]: row for row in json.loads(completed.stdout)}
     assert suites["starter"]["problems"] == 6
     assert suites["quantised"]["problems"] >= 33
     assert "nvfp4_linear_gated" in {path.name for path in (PROBLEMS / "moe").iterdir()}
@@ -126,8 +126,8 @@ def test_a_problem_is_shown_with_concrete_shapes_and_bytes(root: Path, harness: 
 
 def test_show_of_a_broken_problem_names_it(root: Path, harness: Run) -> None:
     write_problem(root / "problems/L1/p", definition(name=""))
-    done = harness("show", "p", code=2)
-    assert done.stderr == (
+    completed = harness("show", "p", code=2)
+    assert completed.stderr == (
         'harness: problems/L1/p/definition.json:2: `name` is ""; expected a non-empty string\n'
         "  see all with `harness problems check L1/p`\n"
     )
@@ -165,11 +165,11 @@ def test_check_prints_every_error_and_answers_no(root: Path, harness: Run) -> No
 
 def test_check_takes_a_directory_outside_any_workspace(tmp_path: Path) -> None:
     write_problem(tmp_path / "s/p")
-    done = call_harness("problems", "check", "s/p", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (0, "ok   s/p  1 workload\n1 problem, 0 with errors\n")
+    completed = call_harness("problems", "check", "s/p", cwd=tmp_path)
+    assert (completed.returncode, completed.stdout) == (0, "ok   s/p  1 workload\n1 problem, 0 with errors\n")
 
 
-def test_import_says_what_is_usable_and_why_not(harness: Run, tmp_path: Path) -> None:
+def test_import_reports_usable_problems_and_the_reasons_of_the_others(harness: Run, tmp_path: Path) -> None:
     write_problem(tmp_path / "bench/L1/good")
     write_problem(tmp_path / "bench/L1/bad", "[]")
     out = harness("import", "--trust", str(tmp_path / "bench"), code=1).stdout.splitlines()
@@ -231,9 +231,9 @@ def test_a_solution_json_is_filed_under_its_problem_and_target(root: Path, harne
 
 
 def test_outside_a_workspace_the_way_in_is_named(tmp_path: Path) -> None:
-    done = call_harness("problems", "list", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "make one with `harness init DIR`, or change into one" in done.stderr
+    completed = call_harness("problems", "list", cwd=tmp_path)
+    assert completed.returncode == 2
+    assert "make one with `harness init DIR`, or change into one" in completed.stderr
 
 
 def test_bounds_are_printed_for_each_workload(root: Path, harness: Run) -> None:
@@ -250,15 +250,15 @@ def test_a_workload_without_a_bound_has_the_reason_in_its_row(root: Path, monkey
     write_problem(root / "problems/L1/p", definition(reference=impossible), workload())
     write_problem(root / "problems/L1/q", definition(), workload())
     monkeypatch.chdir(root)
-    done = CliRunner().invoke(problems, ["sol", "L1/p", "--target", "h200", "--json"], catch_exceptions=False)
-    assert done.exit_code == 0
-    (row,) = json.loads(done.output)
+    completed = CliRunner().invoke(problems, ["sol", "L1/p", "--target", "h200", "--json"], catch_exceptions=False)
+    assert completed.exit_code == 0
+    (row,) = json.loads(completed.output)
     assert (row["sol_us"], row["floor_us"], row["rates"]) == (None, None, None)
     assert "ValueError: no way" in row["reason"]
     assert "no way" in CliRunner().invoke(problems, ["sol", "L1/p", "--target", "h200"]).output
     (row,) = json.loads(CliRunner().invoke(problems, ["sol", "L1/q", "--target", "h200", "--json"]).output)
     assert (row["reason"], row["rates"], row["limited_by"]) == (None, "listed", "memory")
     assert row["times_us"]["memory"] == row["sol_us"]
-    done = CliRunner().invoke(problems, ["sol", "L1/q", "--target", "gb200"])
-    assert isinstance(done.exception, ConfigurationError)
-    assert "harness hardware measure" in str(done.exception)
+    completed = CliRunner().invoke(problems, ["sol", "L1/q", "--target", "gb200"])
+    assert isinstance(completed.exception, ConfigurationError)
+    assert "harness hardware measure" in str(completed.exception)

@@ -1,4 +1,4 @@
-"""`harness audit --rerun` measures again what the ledger claims."""
+"""`harness audit --rerun` repeats measurements of the ledger."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from tests.ledger.ledgers import draft, workload
 from tests.site import Site
 
 
-def invent(site: Site, speedup: float) -> None:
-    """Enter a measurement that nobody made, with numbers that follow from their parts."""
+def enter_forged_evaluation(site: Site, speedup: float) -> None:
+    """Enter a forged measurement whose numbers are consistent with each other."""
     commit = site.submit("w09", "t/two", "stub: speedup=1.2")
     workloads = [workload(speedup, seed=number).model_copy(update={"uuid": f"t/two-{number}"}) for number in (0, 1)]
     digest = problem_digest(site.root / "problems/t/two")
-    made = draft(problem="t/two", digest=digest, workloads=workloads)
+    measurement = draft(problem="t/two", digest=digest, workloads=workloads)
     candidate = Candidate(commit=commit.id, tree=commit.tree, branch=commit.branch, worker="w09", language="cpp")
     with Repo(site.workspace) as repo, Ledger(site.workspace, repo, branch="main") as ledger:
-        ledger.append(made.model_copy(update={"candidate": candidate}))
+        ledger.append(measurement.model_copy(update={"candidate": candidate}))
 
 
-def test_what_was_measured_comes_out_again_and_what_was_invented_does_not(site: Site) -> None:
+def test_a_measurement_is_reproduced_and_a_forged_one_is_not(site: Site) -> None:
     site.submit("w01", "t/one", "stub: speedup=1.5")
     site.submit("w02", "t/one", "stub: speedup=1.1")
     assert site.call("daemon", "--once").returncode == 0
@@ -32,19 +32,19 @@ def test_what_was_measured_comes_out_again_and_what_was_invented_does_not(site: 
     assert honest.stdout.count("as recorded") == 2  # the champion by its confirmation, and the other evaluation
     assert "between sessions a speed-up varies by 5.00% (an assumption" in honest.stdout
 
-    invent(site, 2.5)
-    ran = site.call("audit", "--rerun", "1", "--top", "--json")
-    assert ran.returncode == 1
-    found = json.loads(ran.stdout[ran.stdout.index("{") : ran.stdout.rindex("}") + 1])
-    assert found["whole"], "nothing but a rerun shows it"
-    (off,) = found["reruns"]
-    assert (off["problem"], off["holds"]) == ("t/two", False)
-    assert off["recorded"] > off["expected"][0] > 1.9
-    assert 1.15 < off["measured"] < 1.25
-    assert "1 of 1 entries could not be reproduced: t/two seq 1" in ran.stdout
+    enter_forged_evaluation(site, 2.5)
+    completed = site.call("audit", "--rerun", "1", "--top", "--json")
+    assert completed.returncode == 1
+    report = json.loads(completed.stdout[completed.stdout.index("{") : completed.stdout.rindex("}") + 1])
+    assert report["whole"], "only a rerun detects it"
+    (mismatch,) = report["reruns"]
+    assert (mismatch["problem"], mismatch["holds"]) == ("t/two", False)
+    assert mismatch["recorded"] > mismatch["expected"][0] > 1.9
+    assert 1.15 < mismatch["measured"] < 1.25
+    assert "1 of 1 entries could not be reproduced: t/two seq 1" in completed.stdout
 
 
-def test_a_device_that_is_not_here_is_said(site: Site) -> None:
-    ran = site.call("audit", "--rerun", "1", "--device", "nonsense", extra={"HARNESS_JUDGE_COMMAND": ""})
-    assert ran.returncode == 2
-    assert "nonsense" in ran.stdout
+def test_a_missing_device_is_reported(site: Site) -> None:
+    completed = site.call("audit", "--rerun", "1", "--device", "nonsense", extra={"HARNESS_JUDGE_COMMAND": ""})
+    assert completed.returncode == 2
+    assert "nonsense" in completed.stdout

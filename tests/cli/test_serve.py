@@ -1,4 +1,4 @@
-"""`harness serve` as a process: its URL, what it refuses to start with, and Ctrl-C."""
+"""`harness serve` as a process: its URL, errors at its start, and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_it_prints_a_url_shows_the_ledger_as_it_grows_and_ends_at_ctrl_c(workspa
 
 
 def data_of(stream: http.client.HTTPResponse) -> str:
-    """The data of the next event."""
+    """Return the data of the next event."""
     while not (line := stream.readline().decode()).startswith("data: "):
         assert line, "the stream has ended"
     return line
@@ -73,7 +73,7 @@ def data_of(stream: http.client.HTTPResponse) -> str:
         ("judge: {sandbox: none}\n", "127.0.0.1", "candidates run without a sandbox"),
     ],
 )
-def test_weaker_protection_is_warned_of(workspace: Workspace, text: str, bind: str, warning: str | None) -> None:
+def test_weaker_protection_gives_a_warning(workspace: Workspace, text: str, bind: str, warning: str | None) -> None:
     workspace.config_file.write_text(text)
     warnings = list(_warnings(load_config(workspace), bind))
     assert len(warnings) == (warning is not None)
@@ -81,28 +81,28 @@ def test_weaker_protection_is_warned_of(workspace: Workspace, text: str, bind: s
 
 
 def test_a_port_that_is_taken(workspace: Workspace) -> None:
-    with listen("127.0.0.1", 0) as taken:
-        port = str(taken.getsockname()[1])
-        ran = harness(workspace.root, "serve", "--port", port)
-    assert ran.returncode == 2
-    error, fix = ran.stderr.splitlines()
+    with listen("127.0.0.1", 0) as server:
+        port = str(server.getsockname()[1])
+        completed = harness(workspace.root, "serve", "--port", port)
+    assert completed.returncode == 2
+    error, fix = completed.stderr.splitlines()
     assert error == f"harness: --port: port {port} is used by another program"
     assert fix == "  harness serve --port 0    # selects a free port"
 
 
 def test_a_directory_that_is_no_workspace(tmp_path: Path) -> None:
-    ran = harness(tmp_path, "serve", "--port", "0", str(tmp_path))
-    assert ran.returncode == 2
-    assert ran.stderr.startswith(f"harness: no workspace here: neither {tmp_path} nor a directory above it")
-    assert "harness init DIR" in ran.stderr
-    ran = harness(tmp_path, "serve", str(tmp_path / "missing"))
-    assert ran.returncode == 2
-    assert "missing' does not exist" in ran.stderr
+    completed = harness(tmp_path, "serve", "--port", "0", str(tmp_path))
+    assert completed.returncode == 2
+    assert completed.stderr.startswith(f"harness: no workspace here: neither {tmp_path} nor a directory above it")
+    assert "harness init DIR" in completed.stderr
+    completed = harness(tmp_path, "serve", str(tmp_path / "missing"))
+    assert completed.returncode == 2
+    assert "missing' does not exist" in completed.stderr
 
 
 def test_a_ledger_that_cannot_be_read_is_named_before_the_page_is_served(workspace: Workspace) -> None:
     (workspace.root / "harness.yaml").write_text("run: main\ncoordination_branch: gone\n")
-    ran = harness(workspace.root, "serve", "--port", "0")
-    assert ran.returncode == 2
-    assert "there is no branch gone" in ran.stderr
-    assert ran.stdout == ""
+    completed = harness(workspace.root, "serve", "--port", "0")
+    assert completed.returncode == 2
+    assert "there is no branch gone" in completed.stderr
+    assert completed.stdout == ""

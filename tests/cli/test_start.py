@@ -1,4 +1,4 @@
-"""`harness start` as a person runs it: limits, endings, kills, refusals, and what it prints."""
+"""`harness start`: limits, ends, kills, errors, and its output."""
 
 from __future__ import annotations
 
@@ -39,50 +39,50 @@ def trees(site: Site) -> list[tuple[str, str]]:
 
 
 def pids(site: Site) -> dict[str, int]:
-    """The running processes that have written a status record."""
+    """Return the pids of the running processes that have written a status record."""
     return {name: status.pid for name, status in running_processes(site.workspace).items()}
 
 
 def until_judging(site: Site) -> None:
-    wait_until(lambda: evaluations(site), what="a first entry")
+    wait_until(lambda: evaluations(site), event="a first entry")
 
 
 @pytest.mark.slow
 def test_a_limit_is_met_exactly_and_everything_is_left_clean(site: Site) -> None:
-    done = site.run(*START, "--problem", "t/o*", "--max-evaluations", "5")
-    assert done.returncode == 0, done.stdout
+    completed = site.run(*START, "--problem", "t/o*", "--max-evaluations", "5")
+    assert completed.returncode == 0, completed.stdout
     assert len(trees(site)) == len(set(trees(site))) == 5
     assert {entry.problem for entry in site.entries()} == {"t/one"}
     branches = git(site.root, "branch", "--list", "--format=%(refname:short)", "agents/*").split()
     assert branches == ["agents/main/w01/t/one", "agents/main/w02/t/one"]
     assert git(site.root, "status", "--porcelain") == ""
-    assert "ended: 5 evaluations are made" in done.stdout
-    assert re.search(r"t/one +100 us", done.stdout), done.stdout
+    assert "ended: 5 evaluations are made" in completed.stdout
+    assert re.search(r"t/one +100 us", completed.stdout), completed.stdout
     site.no_strays()
     audit = site.call("audit")
     assert audit.returncode == 0, audit.stdout
     # Limits count the invocation: three more.
-    again = site.run(*START, "--problem", "t/o*", "--max-evaluations", "3", "--json")
-    assert again.returncode == 0, again.stdout
+    second = site.run(*START, "--problem", "t/o*", "--max-evaluations", "3", "--json")
+    assert second.returncode == 0, second.stdout
     assert len(trees(site)) == len(set(trees(site))) == 8
-    said = json.loads(again.stdout)
-    assert said["ended"] == "3 evaluations are made"
-    (problem,) = said["problems"]
+    report = json.loads(second.stdout)
+    assert report["ended"] == "3 evaluations are made"
+    (problem,) = report["problems"]
     assert (problem["problem"], problem["evaluations"]) == ("t/one", 8)
     assert problem["champion"]["speedup"] == pytest.approx(1.35, abs=0.01)
 
 
 @pytest.mark.slow
 def test_it_ends_by_itself_when_nothing_is_left_to_try(site: Site) -> None:
-    done = site.run(*START)
-    assert done.returncode == 0, done.stdout
-    assert "ended: nothing is left to try" in done.stdout
+    completed = site.run(*START)
+    assert completed.returncode == 0, completed.stdout
+    assert "ended: nothing is left to try" in completed.stdout
     assert len(trees(site)) == len(set(trees(site))) == 16
     assert {problem for problem, _ in trees(site)} == {"t/one", "t/two"}
-    assert "2 of 2 problems have a confirmed speed-up" in done.stdout
-    assert "confirmed: t/one" in done.stdout, "improvements are said as they come"
-    assert "pending:" not in done.stdout
-    last = done.stdout.splitlines()[-1]
+    assert "2 of 2 problems have a confirmed speed-up" in completed.stdout
+    assert "confirmed: t/one" in completed.stdout, "improvements are printed as they come"
+    assert "pending:" not in completed.stdout
+    last = completed.stdout.splitlines()[-1]
     assert last == "next: `harness review` shows the 2 champions; `harness report` writes a page about the run"
     assert git(site.root, "status", "--porcelain") == ""
     assert "all 8 combinations" in (site.root / "COORDINATION.md").read_text(), "lessons are shown"
@@ -97,16 +97,16 @@ def test_minutes_end_it_and_a_judge_that_was_never_ready_is_an_error(site: Site)
     heads.write_text("# kernel-harness heads, format 1\n")
     git(site.root, "add", "ledger")
     git(site.root, "commit", "-q", "-m", "a ledger of an earlier harness")
-    commit = site.submit("w07", "t/one", "a submission that nobody has judged yet")
-    done = site.run(*ONE, "--max-minutes", "0.05", extra={"HARNESS_JUDGE_COMMAND": "sh -c 'sleep 600'"})
-    assert done.returncode == 2, done.stdout
-    assert re.search(r"no judge became ready within \d+ s, so nothing was evaluated", done.stdout)
-    assert "ended: 0.05 minutes are over" in done.stdout
-    assert "not beaten: t/one: not evaluated yet" in done.stdout
-    assert re.search(rf"pending: \d submissions? .* judged yet: .*t/one by w07 \({commit.id[:12]}\)", done.stdout)
-    assert "`harness start` judges them\n" in done.stdout
-    assert "next: `harness start` continues; `harness doctor` checks its requirements" in done.stdout
-    assert "the ledger was upgraded from format 1 to format 2 in commit " in done.stdout
+    commit = site.submit("w07", "t/one", "a submission without a verdict yet")
+    completed = site.run(*ONE, "--max-minutes", "0.05", extra={"HARNESS_JUDGE_COMMAND": "sh -c 'sleep 600'"})
+    assert completed.returncode == 2, completed.stdout
+    assert re.search(r"no judge became ready within \d+ s, so nothing was evaluated", completed.stdout)
+    assert "ended: 0.05 minutes are over" in completed.stdout
+    assert "not beaten: t/one: not evaluated yet" in completed.stdout
+    assert re.search(rf"pending: \d submissions? .* judged yet: .*t/one by w07 \({commit.id[:12]}\)", completed.stdout)
+    assert "`harness start` judges them\n" in completed.stdout
+    assert "next: `harness start` continues; `harness doctor` checks its requirements" in completed.stdout
+    assert "the ledger was upgraded from format 1 to format 2 in commit " in completed.stdout
     assert heads.read_text().startswith("# kernel-harness heads, format 2\n")
     site.no_strays()
 
@@ -114,7 +114,7 @@ def test_minutes_end_it_and_a_judge_that_was_never_ready_is_an_error(site: Site)
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 0, marks=pytest.mark.slow)]
 )
-def test_it_ends_cleanly_on_a_signal_and_goes_on_later(site: Site, number: int, code: int) -> None:
+def test_it_ends_cleanly_on_a_signal_and_resumes_later(site: Site, number: int, code: int) -> None:
     process = site.start(*ONE)
     until_judging(site)
     process.send_signal(number)
@@ -129,14 +129,14 @@ def test_it_ends_cleanly_on_a_signal_and_goes_on_later(site: Site, number: int, 
 
 
 @pytest.mark.slow
-def test_killed_it_leaves_nothing_running_and_goes_on_where_it_was(site: Site) -> None:
+def test_a_killed_run_leaves_no_process_and_resumes(site: Site) -> None:
     process = site.start(*START)
     until_judging(site)
     process.kill()
     process.wait(timeout=120)
     site.no_strays()
-    done = site.run(*START)
-    assert done.returncode == 0, done.stdout
+    completed = site.run(*START)
+    assert completed.returncode == 0, completed.stdout
     assert len(trees(site)) == len(set(trees(site))) == 16
     audit = site.call("audit")
     assert audit.returncode == 0, audit.stdout
@@ -147,7 +147,7 @@ def test_killed_it_leaves_nothing_running_and_goes_on_where_it_was(site: Site) -
     ["daemon", "planner", "worker-w01"],
 )
 @pytest.mark.slow
-def test_a_part_that_dies_is_started_again_and_that_is_said(site: Site, part: str) -> None:
+def test_a_killed_part_is_restarted_with_a_message(site: Site, part: str) -> None:
     process = site.start(*START)
     until_judging(site)
     os.kill(pids(site)[part], signal.SIGKILL)
@@ -161,39 +161,39 @@ def test_a_part_that_dies_is_started_again_and_that_is_said(site: Site, part: st
 @pytest.mark.slow
 def test_a_part_that_cannot_work_ends_everything_with_its_reason(site: Site) -> None:
     lock = site.start("planner")
-    wait_until(lambda: "planner" in pids(site), what="a planner started by hand")
-    done = site.run(*ONE)
-    assert done.returncode == 2, done.stdout
-    assert "the planner cannot work" in done.stdout
-    assert f"held by pid {lock.pid}" in done.stdout
-    wait_until(lambda: set(site.strays()) == {lock.pid}, what="the end of all other parts")
+    wait_until(lambda: "planner" in pids(site), event="a planner started by hand")
+    completed = site.run(*ONE)
+    assert completed.returncode == 2, completed.stdout
+    assert "the planner cannot work" in completed.stdout
+    assert f"held by pid {lock.pid}" in completed.stdout
+    wait_until(lambda: set(site.strays()) == {lock.pid}, event="the end of all other parts")
 
 
 @pytest.mark.parametrize(
-    ("agent", "lacks", "remedy"),
+    ("agent", "missing_part", "remedy"),
     [
         ("claude", "no credential for the model", "harness start --agent tuner"),
         ("command", "agent `command` needs a command line", "agent: {kind: command"),
     ],
 )
-def test_agents_that_cannot_work_are_refused(site: Site, agent: str, lacks: str, remedy: str) -> None:
-    done = site.call("start", "--device", "cpu", "--agent", agent)
-    assert done.returncode == 2
-    assert lacks in done.stdout
-    assert remedy in done.stdout
+def test_agents_that_cannot_work_are_refused(site: Site, agent: str, missing_part: str, remedy: str) -> None:
+    completed = site.call("start", "--device", "cpu", "--agent", agent)
+    assert completed.returncode == 2
+    assert missing_part in completed.stdout
+    assert remedy in completed.stdout
     assert not pids(site)
 
 
 def test_agents_that_cost_money_and_have_no_limit_are_asked_about_on_a_terminal(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Elsewhere it warns and starts: tests/test_supervise.py."""
+    """Without a terminal it warns and starts: tests/test_supervise.py."""
 
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
 
-    # What is typed and asked goes through the process' own streams.
+    # Questions and answers use the standard streams of the process.
     config = load_config(site.workspace, {"agent.kind": "claude"})
     for typed, refused in (("n\n", True), ("y\n", False)):
         screen = Terminal()
@@ -211,10 +211,10 @@ def test_agents_that_cost_money_and_have_no_limit_are_asked_about_on_a_terminal(
 
 
 def test_a_problem_glob_that_matches_nothing_is_an_error(site: Site) -> None:
-    done = site.call(*START, "--problem", "nowhere/*")
-    assert done.returncode == 2, done.stdout
-    assert "nowhere/*" in done.stdout
-    assert "t/one" in done.stdout, "what there is"
+    completed = site.call(*START, "--problem", "nowhere/*")
+    assert completed.returncode == 2, completed.stdout
+    assert "nowhere/*" in completed.stdout
+    assert "t/one" in completed.stdout, "the existing problems"
 
 
 @pytest.mark.parametrize("columns", [80, 160])
@@ -234,8 +234,8 @@ def test_the_live_panel_has_a_line_for_each_worker_at_any_width(columns: int) ->
     assert all(line[-1].endswith("…") == (columns == 80) for line in lines), "only the message is cut"
 
 
-def test_outside_a_workspace_it_says_so(site: Site, tmp_path: Path) -> None:
+def test_outside_a_workspace_it_is_an_error(site: Site, tmp_path: Path) -> None:
     elsewhere = Site(tmp_path, site.scratch)
-    done = elsewhere.call("start")
-    assert done.returncode == 2
-    assert "harness init" in done.stdout
+    completed = elsewhere.call("start")
+    assert completed.returncode == 2
+    assert "harness init" in completed.stdout

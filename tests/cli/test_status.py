@@ -1,4 +1,4 @@
-"""`harness status` and `harness log` as a person or a script calls them."""
+"""`harness status` and `harness log`, called by a person or a script."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def workspace(tmp_path: Path) -> Workspace:
     files = {f"problems/{problem}/definition.json": "{}" for problem in (PROBLEM, "starter/swiglu", "starter/rope")}
     workspace = make_workspace(tmp_path / "a workspace", files)
     with Repo(workspace) as repo, Ledger(workspace, repo, branch="main", clock=ticking()) as ledger:
-        for one in (
+        for entry_draft in (
             draft("baseline"),
             draft(speedup=1.5, cites=1),
             draft("confirmation", speedup=1.4, cites=2),
@@ -36,7 +36,7 @@ def workspace(tmp_path: Path) -> Workspace:
             draft(problem="starter/swiglu", speedup=0.7),
             draft(problem="starter/swiglu", run="other", speedup=3.0),
         ):
-            ledger.append(one)
+            ledger.append(entry_draft)
     return workspace
 
 
@@ -45,38 +45,38 @@ def row_of(output: str, problem: str) -> str:
     return row
 
 
-def test_the_table_tells_how_every_problem_stands(workspace: Workspace) -> None:
-    ran = harness(workspace.root, "status")
-    assert (ran.returncode, ran.stderr) == (0, "")
-    assert "run main, target cpu" in ran.stdout
-    champion = row_of(ran.stdout, PROBLEM)
+def test_the_table_has_the_standing_of_every_problem(workspace: Workspace) -> None:
+    completed = harness(workspace.root, "status")
+    assert (completed.returncode, completed.stderr) == (0, "")
+    assert "run main, target cpu" in completed.stdout
+    champion = row_of(completed.stdout, PROBLEM)
     assert "12.0 us" in champion
     assert "1.46" in champion  # 1.4 and 1.54: the confirmation's number, not the evaluation's
     assert "1 INCORRECT_NUMERICAL, 1 PASSED" in champion
     assert champion.endswith(" 5")
-    assert "unconfirmed" in row_of(ran.stdout, "starter/swiglu")
-    assert row_of(ran.stdout, "starter/rope").split()[1:] == ["-", "-", "-", "-", "-", "0"]
-    assert "1 of 3 problems have a confirmed speed-up; 3 evaluations" in ran.stdout
-    assert "no process runs here now" in ran.stdout
+    assert "unconfirmed" in row_of(completed.stdout, "starter/swiglu")
+    assert row_of(completed.stdout, "starter/rope").split()[1:] == ["-", "-", "-", "-", "-", "0"]
+    assert "1 of 3 problems have a confirmed speed-up; 3 evaluations" in completed.stdout
+    assert "no process runs here now" in completed.stdout
 
 
 def test_scripts_get_the_numbers(workspace: Workspace) -> None:
-    found = json.loads(harness(workspace.root, "status", "--json").stdout)
-    problems = {problem["problem"]: problem for problem in found["problems"]}
+    report = json.loads(harness(workspace.root, "status", "--json").stdout)
+    problems = {problem["problem"]: problem for problem in report["problems"]}
     champion = problems[PROBLEM]["champion"]
     assert (champion["seq"], champion["evaluation"], champion["worker"]) == (3, 2, "w01")
     assert champion["speedup_ci95"][0] < champion["speedup"] < champion["speedup_ci95"][1]
     assert problems["starter/rope"]["champion"] is None
-    assert found["run"] == "main"
+    assert report["run"] == "main"
 
 
 def test_another_run_stands_apart(workspace: Workspace) -> None:
-    found = json.loads(harness(workspace.root, "status", "--run", "other", "--json").stdout)
-    problems = {problem["problem"]: problem["evaluations"] for problem in found["problems"]}
+    report = json.loads(harness(workspace.root, "status", "--run", "other", "--json").stdout)
+    problems = {problem["problem"]: problem["evaluations"] for problem in report["problems"]}
     assert problems == {PROBLEM: 0, "starter/rope": 0, "starter/swiglu": 1}
 
 
-def test_what_runs_is_shown_and_what_died_is_not(workspace: Workspace) -> None:
+def test_running_processes_are_shown_and_ended_ones_are_not(workspace: Workspace) -> None:
     judge = JudgeStatus(device="cpu", state="busy", kind="evaluation", problem=PROBLEM, stage="timing", worker="w01")
     write_status(workspace, DaemonStatus(queued=3, judges=(judge,)))
     write_status(workspace, WorkerStatus(worker="w01", agent="tuner", state="waiting", problem=PROBLEM))
@@ -90,7 +90,7 @@ def test_what_runs_is_shown_and_what_died_is_not(workspace: Workspace) -> None:
     assert (running["worker-w01"]["pid"], running["worker-w01"]["state"]) == (os.getpid(), "waiting")
 
 
-def test_a_checkout_that_lags_behind_is_said(workspace: Workspace) -> None:
+def test_a_checkout_that_lags_behind_is_reported(workspace: Workspace) -> None:
     path = workspace.root / "ledger" / f"{PROBLEM}.yaml"
     path.write_text(path.read_text() + "# mine\n")
     with Repo(workspace) as repo, Ledger(workspace, repo, branch="main") as ledger:
@@ -101,23 +101,23 @@ def test_a_checkout_that_lags_behind_is_said(workspace: Workspace) -> None:
 def test_an_unreadable_index_is_rebuilt_with_a_message(workspace: Workspace) -> None:
     harness(workspace.root, "status")
     workspace.index_file.write_bytes(b"garbage" * 100)
-    ran = harness(workspace.root, "status")
-    assert ran.returncode == 0
-    assert "harness: the ledger's index could not be used (file is not a database): rebuilt" in ran.stderr
-    assert "1.46" in row_of(ran.stdout, PROBLEM)
+    completed = harness(workspace.root, "status")
+    assert completed.returncode == 0
+    assert "harness: the ledger's index could not be used (file is not a database): rebuilt" in completed.stderr
+    assert "1.46" in row_of(completed.stdout, PROBLEM)
 
 
 def test_an_empty_workspace_has_nothing_to_show(tmp_path: Path) -> None:
     workspace = make_workspace(tmp_path / "w")
-    ran = harness(workspace.root, "status")
-    assert ran.returncode == 0
-    assert "there are no problems" in ran.stdout
+    completed = harness(workspace.root, "status")
+    assert completed.returncode == 0
+    assert "there are no problems" in completed.stdout
 
 
 def test_the_log_ends_with_the_newest_and_each_entry_has_message_latency_and_speedup(workspace: Workspace) -> None:
-    ran = harness(workspace.root, "log", PROBLEM)
-    assert ran.returncode == 0, ran.stderr
-    lines = ran.stdout.splitlines()[2:]
+    completed = harness(workspace.root, "log", PROBLEM)
+    assert completed.returncode == 0, completed.stderr
+    lines = completed.stdout.splitlines()[2:]
     assert [line.split()[3] for line in lines] == ["baseline", "evaluation", "confirmation", "champion", "evaluation"]
     assert "INCORRECT_NUMERICAL" in lines[-1]
     assert "w02" in lines[-1]
@@ -144,10 +144,10 @@ def test_the_log_has_the_subject_of_each_commit(workspace: Workspace) -> None:
 def test_tables_fit_80_columns_and_use_more_where_there_is_more(workspace: Workspace, command: tuple[str, ...]) -> None:
     widths = {}
     for columns in ("80", "160"):
-        ran = call_harness(*command, cwd=workspace.root, environment={**os.environ, "COLUMNS": columns})
-        assert ran.returncode == 0, ran.stderr
-        (rule,) = re.findall(r"^-[- ]+$", ran.stdout, re.MULTILINE)
-        rows = [line for line in ran.stdout.splitlines() if re.search(r" us +1\.4", line)]
+        completed = call_harness(*command, cwd=workspace.root, environment={**os.environ, "COLUMNS": columns})
+        assert completed.returncode == 0, completed.stderr
+        (rule,) = re.findall(r"^-[- ]+$", completed.stdout, re.MULTILINE)
+        rows = [line for line in completed.stdout.splitlines() if re.search(r" us +1\.4", line)]
         assert rows, "the champion's speed-up is shown at any width"
         widths[columns] = max(map(len, [rule, *rows]))
     assert widths["80"] <= 80 < widths["160"] <= 160
@@ -161,9 +161,9 @@ def test_the_log_of_everything_names_the_problem_and_stops_at_n(workspace: Works
 
 
 def test_a_log_of_nothing_is_no(workspace: Workspace) -> None:
-    ran = harness(workspace.root, "log", "starter/rope")
-    assert ran.returncode == 1
-    assert "the ledger has no entries of starter/rope" in ran.stderr
+    completed = harness(workspace.root, "log", "starter/rope")
+    assert completed.returncode == 1
+    assert "the ledger has no entries of starter/rope" in completed.stderr
 
 
 def test_the_index_keeps_out_of_git(workspace: Workspace) -> None:
@@ -183,5 +183,5 @@ finally:
     print([name for name in {heavy} if name in sys.modules], file=sys.stderr)
 """
     command = [sys.executable, "-c", code]
-    ran = subprocess.run(command, cwd=workspace.root, capture_output=True, text=True, check=True, timeout=240)
-    assert (ran.stderr.strip(), "starter/swiglu" in ran.stdout) == ("[]", True)
+    completed = subprocess.run(command, cwd=workspace.root, capture_output=True, text=True, check=True, timeout=240)
+    assert (completed.stderr.strip(), "starter/swiglu" in completed.stdout) == ("[]", True)

@@ -1,4 +1,4 @@
-"""The start of the day, in one screen."""
+"""`harness status --today`: one screen for the start of the day."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ OTHER = "starter/swiglu"
 
 def test_what_is_new_stuck_spent_and_waiting(tmp_path: Path) -> None:
     workspace = make_workspace(tmp_path / "w", {f"problems/{name}/definition.json": "{}" for name in (PROBLEM, OTHER)})
-    now = datetime.now(UTC)
+    current_time = datetime.now(UTC)
     with Repo(workspace) as repo:
-        old = ticking(now - timedelta(days=3))
+        old = ticking(current_time - timedelta(days=3))
         with Ledger(workspace, repo, branch="main", clock=old) as ledger:
             ledger.append(draft("baseline"))
             ledger.append(draft(speedup=1.2, cites=1))
             ledger.append(draft("confirmation", speedup=1.2, cites=2))
             for number in range(4):
                 ledger.append(draft(problem=OTHER, tree=f"{number:040x}", verdict=Verdict.COMPILE_ERROR))
-        with Ledger(workspace, repo, branch="main", clock=ticking(now - timedelta(hours=2))) as ledger:
+        with Ledger(workspace, repo, branch="main", clock=ticking(current_time - timedelta(hours=2))) as ledger:
             ledger.append(draft(tree="e" * 40, speedup=1.5, cites=1))
             ledger.append(draft("confirmation", tree="e" * 40, speedup=1.5, cites=4))
             ledger.append(draft(tree="f" * 40, verdict=Verdict.SUSPECT, worker="w07"))
         with Ledger(workspace, repo, branch="main", writer="planner") as planner:
-            account = {"id": "1", "run": "main", "usd": 12.5, "ended": now.isoformat(timespec="milliseconds")}
+            account = {"id": "1", "run": "main", "usd": 12.5, "ended": current_time.isoformat(timespec="milliseconds")}
             planner.append_record("ledger/accounts.yaml", account)
     lines = harness(workspace.root, "status").stdout.splitlines()
     (improved,) = [line for line in lines if line.startswith("improved")]
@@ -51,7 +51,7 @@ def test_what_is_new_stuck_spent_and_waiting(tmp_path: Path) -> None:
     (unmerged,) = [line for line in lines if "without a pull request" in line]
     assert re.search(rf": {PROBLEM} 1\.5[67]\dx: `harness pr {PROBLEM}`$", unmerged)
     (day,) = json.loads(harness(workspace.root, "status", "--json").stdout)["today"]
-    assert [one["problem"] for one in day["improved"]] == [PROBLEM]
+    assert [improvement["problem"] for improvement in day["improved"]] == [PROBLEM]
     assert (day["usd"], len(day["suspects"]), len(day["unmerged"])) == (12.5, 1, 1)
 
 
@@ -66,7 +66,7 @@ def test_a_terminal_gets_one_screen_and_all_when_asked(tmp_path: Path) -> None:
 
 
 def on_a_terminal(directory: Path, *arguments: str) -> list[str]:
-    """What a person sees on 24 lines of 120 columns."""
+    """Return the output of a command on a terminal of 24 lines of 120 columns."""
     master, slave = pty.openpty()
     environment = {**os.environ, "LINES": "24", "COLUMNS": "120", "TERM": "dumb"}
     command = [sys.executable, "-m", "harness", *arguments]
@@ -77,7 +77,7 @@ def on_a_terminal(directory: Path, *arguments: str) -> list[str]:
         while part := os.read(master, 65536):
             parts.append(part)
     except OSError:
-        pass  # Linux says so when the other end is closed
+        pass  # Linux reports EIO when the other end is closed
     finally:
         os.close(master)
     assert process.wait(timeout=120) == 0

@@ -19,7 +19,7 @@ def worktree(site: Site) -> Path:
 
 
 def inside(site: Site, worktree: Path) -> Site:
-    """The same site as seen from the solution's directory; what it starts is ended by the site."""
+    """Return the site with the solution's directory as its working directory; the original site ends its processes."""
     return Site(worktree / "problems/t/one/solutions/cpu", site.scratch, processes=site.processes)
 
 
@@ -27,82 +27,84 @@ def write(worktree: Path, text: str) -> None:
     (worktree / "problems/t/one/solutions/cpu/kernel.cpp").write_text(f"{KERNEL}// {text}\n")
 
 
-def test_what_passes_is_committed_judged_and_told(site: Site, worktree: Path) -> None:
+def test_a_passing_solution_is_committed_judged_and_reported(site: Site, worktree: Path) -> None:
     site.start("daemon")
     write(worktree, "stub: speedup=1.25")
-    done = inside(site, worktree).call("submit", "-m", "Try less work")
-    assert done.returncode == 0, done.stdout
-    assert "agents/main/w05/t/one" in done.stdout
-    assert "PASSED" in done.stdout
-    assert "1.25" in done.stdout
+    completed = inside(site, worktree).call("submit", "-m", "Try less work")
+    assert completed.returncode == 0, completed.stdout
+    assert "agents/main/w05/t/one" in completed.stdout
+    assert "PASSED" in completed.stdout
+    assert "1.25" in completed.stdout
     message = git(site.root, "log", "-1", "--format=%B", "agents/main/w05/t/one")
     assert message.startswith("Try less work\n\n")
     assert "Worker: w05" in message
     assert "Agent: person" in message
     assert git(worktree, "status", "--porcelain") == ""
-    again = inside(site, worktree).call("submit", "--json")
-    assert Entry.model_validate_json(again.stdout).verdict == "PASSED", "known: told again, not judged again"
+    repeated = inside(site, worktree).call("submit", "--json")
+    assert Entry.model_validate_json(repeated.stdout).verdict == "PASSED", (
+        "a known verdict: reported again, not judged again"
+    )
     assert sum(request["kind"] == "evaluation" for request in site.requests()) == 1
 
 
-def test_what_does_not_pass_is_exit_code_1(site: Site, worktree: Path) -> None:
+def test_a_failing_solution_gives_exit_code_1(site: Site, worktree: Path) -> None:
     site.start("daemon")
     write(worktree, "stub: verdict=INCORRECT_NUMERICAL")
-    done = inside(site, worktree).call("submit")
-    assert done.returncode == 1, done.stdout
-    assert "INCORRECT_NUMERICAL" in done.stdout
+    completed = inside(site, worktree).call("submit")
+    assert completed.returncode == 1, completed.stdout
+    assert "INCORRECT_NUMERICAL" in completed.stdout
 
 
-def test_without_waiting_the_commit_is_told(site: Site, worktree: Path) -> None:
+def test_without_waiting_the_commit_is_printed(site: Site, worktree: Path) -> None:
     write(worktree, "anything")
-    done = inside(site, worktree).call("submit", "--no-wait", "--json")
-    assert done.returncode == 0, done.stdout
-    said = json.loads(done.stdout)
-    assert said["commit"] == git(site.root, "rev-parse", "agents/main/w05/t/one")
-    assert said["tree"] == git(site.root, "rev-parse", f"{said['commit']}:problems/t/one/solutions/cpu")
+    completed = inside(site, worktree).call("submit", "--no-wait", "--json")
+    assert completed.returncode == 0, completed.stdout
+    document = json.loads(completed.stdout)
+    assert document["commit"] == git(site.root, "rev-parse", "agents/main/w05/t/one")
+    assert document["tree"] == git(site.root, "rev-parse", f"{document['commit']}:problems/t/one/solutions/cpu")
 
 
 def test_the_starting_solution_is_a_candidate_too(site: Site, worktree: Path) -> None:
     before = git(site.root, "rev-parse", "main")
-    done = inside(site, worktree).call("submit", "--no-wait", "--json")
-    commit = json.loads(done.stdout)["commit"]
+    completed = inside(site, worktree).call("submit", "--no-wait", "--json")
+    commit = json.loads(completed.stdout)["commit"]
     assert commit != before
     assert git(site.root, "rev-parse", f"{commit}^") == before
 
 
-def test_nobody_judging_is_said_after_the_deadline(site: Site, worktree: Path) -> None:
+def test_a_missing_daemon_is_reported_after_the_deadline(site: Site, worktree: Path) -> None:
     write(worktree, "anything")
-    done = inside(site, worktree).call("submit", "--deadline", "0.3")
-    assert done.returncode == 1
-    assert "harness daemon` running?" in done.stdout
+    completed = inside(site, worktree).call("submit", "--deadline", "0.3")
+    assert completed.returncode == 1
+    assert "harness daemon` running?" in completed.stdout
 
 
 def test_only_the_solution_may_have_changed(site: Site, worktree: Path) -> None:
     (worktree / "problems/t/one/definition.json").write_text("{}")
-    done = inside(site, worktree).call("submit", "--no-wait")
-    assert done.returncode == 2
-    assert "problems/t/one/definition.json" in done.stdout
+    completed = inside(site, worktree).call("submit", "--no-wait")
+    assert completed.returncode == 2
+    assert "problems/t/one/definition.json" in completed.stdout
     assert "--" not in git(site.root, "log", "--format=%s", "main..agents/main/w05/t/one")
 
 
 def test_a_broken_solution_is_named_by_file_and_line(site: Site, worktree: Path) -> None:
     (worktree / "problems/t/one/solutions/cpu/solution.yaml").write_text("language: cpp\nentry: gone.cpp::f\n")
-    done = inside(site, worktree).call("submit", "--no-wait")
-    assert done.returncode == 2
-    assert "solution.yaml:2" in done.stdout
-    assert "gone.cpp" in done.stdout
+    completed = inside(site, worktree).call("submit", "--no-wait")
+    assert completed.returncode == 2
+    assert "solution.yaml:2" in completed.stdout
+    assert "gone.cpp" in completed.stdout
 
 
 def test_a_language_that_the_run_does_not_allow_is_refused(site: Site, worktree: Path) -> None:
     config = site.root / "harness.yaml"
     config.write_text(config.read_text() + "\nlanguages: [triton]\n")
     write(worktree, "anything")
-    done = inside(site, worktree).call("submit", "--no-wait")
-    assert done.returncode == 2, done.stdout
-    assert "`language` is cpp; this run allows triton" in done.stdout
+    completed = inside(site, worktree).call("submit", "--no-wait")
+    assert completed.returncode == 2, completed.stdout
+    assert "`language` is cpp; this run allows triton" in completed.stdout
 
 
-def test_outside_a_worktree_it_says_where_to_go(site: Site) -> None:
-    done = site.call("submit")
-    assert done.returncode == 2
-    assert "workspaces/<worker>/<suite>/<name>/" in done.stdout
+def test_outside_a_worktree_it_names_the_place_of_worktrees(site: Site) -> None:
+    completed = site.call("submit")
+    assert completed.returncode == 2
+    assert "workspaces/<worker>/<suite>/<name>/" in completed.stdout

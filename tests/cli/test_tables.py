@@ -1,4 +1,4 @@
-"""Tables as wide as the screen: columns give way, texts are cut last, and a sparkline shows a series."""
+"""Tables that fit the screen: texts are cut, columns are shortened or dropped by rank. A sparkline shows a series."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_no_line_is_wider_than_the_screen() -> None:
         assert lines[0].startswith("name"), "the first column stays"
 
 
-def test_the_highest_rank_gives_way_first_and_texts_are_cut_before() -> None:
+def test_texts_are_cut_and_the_highest_rank_is_shortened_first() -> None:
     assert table_lines(ROWS, COLUMNS, 32)[2] == "starter/rms…  541 us  wwwwwwwww…"
     assert table_lines(ROWS, COLUMNS, 30)[2] == "starter/rms…  541  wwwwwwwwww…"
     assert table_lines(ROWS, COLUMNS, 24)[0].split() == ["name", "note"]

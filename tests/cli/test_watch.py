@@ -1,4 +1,4 @@
-"""`harness status --watch`: one screen of any size, drawn again when the ledger grows."""
+"""`harness status --watch`: one screen of any size, redrawn when the ledger grows."""
 
 from __future__ import annotations
 
@@ -68,6 +68,6 @@ def test_it_is_drawn_again_when_the_ledger_grows_and_ctrl_c_ends_it(workspace: W
 
 
 def test_without_a_terminal_it_names_the_command_to_use(workspace: Workspace) -> None:
-    ran = harness(workspace.root, "status", "--watch")
-    assert ran.returncode == 2
-    assert "harness status" in ran.stderr
+    completed = harness(workspace.root, "status", "--watch")
+    assert completed.returncode == 2
+    assert "harness status" in completed.stderr

@@ -1,4 +1,4 @@
-"""The table of wrong uses: what is typed, on which machine, what the line of error says, and what the fix names."""
+"""The table of wrong uses: the command, the machine, the text of the error, and the command of the fix."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tests.cli.situations import (
     configured,
     full_directory,
     full_disk,
+    full_listen_queue,
     hidden_program,
     hidden_script,
     key_is_refused,
     no_git_repository,
+    no_listener,
     no_problems,
     no_python_headers,
-    nobody_answers,
-    nobody_listens,
     not_text,
     one_gpu,
     outside,
@@ -36,17 +36,17 @@ from tests.cli.situations import (
 
 @dataclass(frozen=True)
 class WrongUse:
-    """One row."""
+    """A wrong use: a row of the table."""
 
     name: str
     arguments: tuple[str, ...]
-    says: str
+    message: str
     """A regular expression for the line of error."""
     fix: str
-    """What the fix contains."""
+    """A part of the fix."""
     arrange: Arrange = lambda _: Situation({})
     doctor: str | None = None
-    """The requirement that `harness doctor` calls missing in the same situation."""
+    """The requirement that `harness doctor` reports as missing in the same situation."""
     within_s: float = 3.0
 
 
@@ -92,7 +92,7 @@ ROWS = (
         "torch",
     ),
     # Agents.
-    WrongUse("unknown agent", (*ON_CPU, "--agent", "nobody"), "'nobody' is not one of 'claude'", "start --help"),
+    WrongUse("unknown agent", (*ON_CPU, "--agent", "unknown"), "'unknown' is not one of 'claude'", "start --help"),
     WrongUse(
         "no key",
         ON_CPU,
@@ -106,7 +106,7 @@ ROWS = (
         ON_CPU,
         "cannot be reached: .*refused",
         "ANTHROPIC_BASE_URL",
-        claude(nobody_listens),
+        claude(no_listener),
         "model endpoint",
     ),
     WrongUse(
@@ -285,5 +285,7 @@ SLOW_ROWS = (
         "torch",
         within_s=20.0,
     ),
-    WrongUse("endpoint is silent", ON_CPU, "no connection within 1.5 s", "ANTHROPIC_BASE_URL", claude(nobody_answers)),
+    WrongUse(
+        "endpoint is silent", ON_CPU, "no connection within 1.5 s", "ANTHROPIC_BASE_URL", claude(full_listen_queue)
+    ),
 )

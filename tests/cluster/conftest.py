@@ -1,4 +1,4 @@
-"""What the cluster's tests share."""
+"""Fixtures of the cluster's tests."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A bridge without Ray: it speaks the bridge's protocol and keeps the judge hosts in its own process.
+"""A bridge without Ray: it implements the bridge's protocol and keeps the judge hosts in its own process.
 
 It stands in for `python -m harness.cluster.bridge` where Ray is not the subject. The hosts are those of the JSON file
-`$LOCAL_BRIDGE_HOSTS` (a list of HostStatus), as it changes. While `$LOCAL_BRIDGE_FAILURE` exists, it ends with the
-BridgeFailed that the file holds. `$LOCAL_BRIDGE_DELAY` is a file: while it exists, events of the device
+`$LOCAL_BRIDGE_HOSTS` (a list of HostStatus), which may change. While `$LOCAL_BRIDGE_FAILURE` exists, it ends with the
+BridgeFailed in that file. `$LOCAL_BRIDGE_DELAY` is a file: while it exists, events of the device
 that it names wait.
 """
 
@@ -47,7 +47,7 @@ class Local:
         self.judges: dict[str, JudgeHost] = {}
         self.open: dict[str, int] = {}
 
-    def look(self) -> None:
+    def apply_hosts(self) -> None:
         hosts = _HOSTS.validate_json(Path(os.environ["LOCAL_BRIDGE_HOSTS"]).read_text())
         if hosts == self.hosts:
             return
@@ -93,7 +93,7 @@ class Local:
 
 
 def delayed() -> str | None:
-    """The device whose events wait."""
+    """Return the device whose events wait."""
     try:
         return Path(os.environ["LOCAL_BRIDGE_DELAY"]).read_text()
     except OSError:
@@ -121,10 +121,10 @@ def main() -> None:
             local.obey(line)
         ended.set()
 
-    local.look()
+    local.apply_hosts()
     threading.Thread(target=read, daemon=True).start()
     while not ended.wait(0.02):
-        local.look()
+        local.apply_hosts()
     for host in local.judges.values():
         host.close()
     os._exit(0)  # the reader of stdin may hold its lock

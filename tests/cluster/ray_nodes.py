@@ -1,4 +1,4 @@
-"""A Ray cluster on this machine, of nodes that `ray start` makes: as a person does, and each can be killed alone."""
+"""A Ray cluster on this machine whose nodes are started with `ray start`, so that each can be killed separately."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import Literal
 from tests.waiting import wait_until
 
 NODE = "HARNESS_TEST_NODE"
-"""In the environment of every process of a node, and so of the judges on it."""
+"""A variable in the environment of every process of a node, and so of its judges."""
 STORE_BYTES = "80000000"
 Part = Literal["raylet", "gcs_server", "actor", "judge"]
 _COMMANDS: dict[Part, str] = {
@@ -33,7 +33,7 @@ SHORT_WAITS = {
     "RAY_health_check_period_ms": "1000",
     "RAY_health_check_timeout_ms": "1000",
     "RAY_health_check_failure_threshold": "4",
-    # A process of Ray's ends so long after it has lost the head.
+    # A Ray process ends this many seconds after it has lost the head.
     "RAY_gcs_rpc_server_reconnect_timeout_s": "5",
 }
 
@@ -54,7 +54,7 @@ class RayNodes:
     names: list[str] = field(default_factory=list)
 
     def ray_environment(self) -> dict[str, str]:
-        """What every process needs that uses the cluster."""
+        """Return the environment of every process that uses the cluster."""
         return {
             **self.environment,
             **SHORT_WAITS,
@@ -74,9 +74,9 @@ class RayNodes:
         return self.directory / "ray_current_cluster"
 
     def start_head(self, name: str = "head", *, cpu: bool = False) -> None:
-        """Start a head; again at the same port, if there was one before."""
-        given = ["--head", f"--port={self.port}", "--include-dashboard=false", f"--temp-dir={self.directory}"]
-        self._start(name, [*given, "--include-log-monitor=false"], cpu=cpu)
+        """Start a head; a further head uses the port of the first."""
+        options = ["--head", f"--port={self.port}", "--include-dashboard=false", f"--temp-dir={self.directory}"]
+        self._start(name, [*options, "--include-log-monitor=false"], cpu=cpu)
         self.port = int(self.address.rpartition(":")[2])
 
     def add(self, name: str, *, extra: Mapping[str, str] | None = None, inside: Sequence[str] = ()) -> None:
@@ -90,13 +90,13 @@ class RayNodes:
         self._start(name, [f"--address={self.address}"], cpu=True, extra=extra, inside=inside)
 
     def cache_of(self, name: str) -> Path:
-        """Where a node's judges keep what they are sent, and what they build."""
+        """Return the directory in which a node's judges store the files that they receive, and their builds."""
         return self.directory.parent / f"{self.directory.name}-cache-{name}"
 
     def _start(
         self,
         name: str,
-        given: list[str],
+        options: list[str],
         *,
         cpu: bool,
         extra: Mapping[str, str] | None = None,
@@ -106,10 +106,10 @@ class RayNodes:
         cache.mkdir(exist_ok=True)
         environment = {**self.ray_environment(), NODE: name, "XDG_CACHE_HOME": str(cache), **(extra or {})}
         resources = ['--resources={"cpu_judge": 1}'] if cpu else []
-        command = [sys.executable, "-m", "ray.scripts.scripts", "start", *given, *resources, "--num-cpus=0"]
+        command = [sys.executable, "-m", "ray.scripts.scripts", "start", *options, *resources, "--num-cpus=0"]
 
         def started() -> bool:  # a port of the head that was killed may be in use for a moment
-            done = subprocess.run(
+            completed = subprocess.run(
                 [*inside, *command, f"--object-store-memory={STORE_BYTES}", "--disable-usage-stats"],
                 env=environment,
                 capture_output=True,
@@ -117,18 +117,18 @@ class RayNodes:
                 timeout=120,
                 check=False,
             )
-            if done.returncode:
-                print(done.stdout, done.stderr)  # noqa: T201 - for who reads why a test failed
+            if completed.returncode:
+                print(completed.stdout, completed.stderr)  # noqa: T201 - for who reads why a test failed
                 self.kill_node(name)
-            return done.returncode == 0
+            return completed.returncode == 0
 
-        wait_until(started, what=f"the start of the node {name}", poll_s=1.0)
+        wait_until(started, event=f"the start of the node {name}", poll_s=1.0)
         self.names.append(name)
 
     def processes(self, name: str, part: Part | None = None) -> list[int]:
-        """The live processes of a node, or those of one part."""
+        """Return the live processes of a node, or those of one part."""
         wanted = f"{NODE}={name}".encode()
-        found = []
+        pids = []
         for directory in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 if wanted not in (directory / "environ").read_bytes().split(b"\0"):
@@ -136,11 +136,11 @@ class RayNodes:
                 command = (directory / "cmdline").read_bytes().replace(b"\0", b" ").decode()
                 state = (directory / "stat").read_text().rpartition(")")[2].split()[0]
                 if state not in "ZX" and (part is None or _COMMANDS[part] in command):
-                    found.append(int(directory.name))
-        return found
+                    pids.append(int(directory.name))
+        return pids
 
     def kill(self, name: str, part: Part) -> bool:
-        """SIGKILL to one part of a node; False where it does not run now."""
+        """Send SIGKILL to one part of a node; return False if it does not run."""
         pids = self.processes(name, part)
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
@@ -148,20 +148,22 @@ class RayNodes:
         return bool(pids)
 
     def kill_node(self, name: str) -> None:
-        """SIGKILL to everything of a node, as when its host is switched off."""
+        """Send SIGKILL to all processes of a node, as when its host is switched off."""
 
         def ended() -> bool:
             pids, judges = self.processes(name), set(self.processes(name, "judge"))
-            for pid in sorted(pids, key=lambda pid: pid in judges):  # nobody is left who could report a judge's end
+            for pid in sorted(
+                pids, key=lambda pid: pid in judges
+            ):  # no process is left that could report a judge's end
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             return not pids
 
-        wait_until(ended, what=f"the end of the node {name}")
-        self.names = [each for each in self.names if each != name]
+        wait_until(ended, event=f"the end of the node {name}")
+        self.names = [node for node in self.names if node != name]
 
     def signal_node(self, name: str, number: signal.Signals) -> None:
-        """A signal to every process of a node."""
+        """Send a signal to every process of a node."""
         for pid in self.processes(name):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
@@ -174,7 +176,7 @@ class RayNodes:
 
 @contextlib.contextmanager
 def ray_nodes(environment: Mapping[str, str]) -> Iterator[RayNodes]:
-    """A cluster's directory and environment, without a node yet; its nodes are ended at the end."""
+    """Yield a cluster without nodes; nodes that were added are ended after the block."""
     base = Path(tempfile.mkdtemp(prefix="ray", dir="/dev/shm" if Path("/dev/shm").is_dir() else "/tmp"))
     nodes = RayNodes(environment, base / "r")
     nodes.directory.mkdir()

@@ -40,7 +40,7 @@ class RaySite:
         self.daemon.wait()
 
     def end(self) -> str:
-        """End the daemon cleanly; what it has printed."""
+        """End the daemon cleanly and return its output."""
         assert self.daemon is not None
         self.daemon.terminate()
         output, _ = self.daemon.communicate(timeout=120)
@@ -56,15 +56,15 @@ class RaySite:
             assert self.daemon.poll() is None, self.daemon.communicate()[0]
             return len(self.evaluations()) >= count
 
-        wait_until(reached, what=f"{count} evaluations", deadline_s=600, poll_s=0.2)
+        wait_until(reached, event=f"{count} evaluations", deadline_s=600, poll_s=0.2)
 
     def wait_for_judges(self, count: int) -> None:
-        """Wait until so many judges are ready."""
+        """Wait until this number of judges is ready."""
 
         def ready() -> bool:
             return sum(judge.state in {"idle", "busy"} for judge in self.site.daemon().judges) >= count
 
-        wait_until(ready, what=f"{count} judges", deadline_s=240)
+        wait_until(ready, event=f"{count} judges", deadline_s=240)
 
     def assert_each_passed_once(self, commits: list[Commit]) -> None:
         entries = self.evaluations()
@@ -84,25 +84,25 @@ class RaySite:
 
 @contextlib.contextmanager
 def ray_site(site: Site, nodes: RayNodes) -> Iterator[RaySite]:
-    """A site on a cluster; at the end no judge is left on a node."""
-    made = RaySite(site, nodes)
+    """Yield a site on a cluster; no judge is left on a node at the end."""
+    created_site = RaySite(site, nodes)
     try:
-        yield made
+        yield created_site
     finally:
-        made.close()
+        created_site.close()
 
 
 def no_judge_left(nodes: RayNodes) -> None:
     """Wait until no node has an actor of the harness or a judge."""
 
-    def left() -> list[int]:
+    def remaining_pids() -> list[int]:
         return [pid for name in nodes.names for part in ("actor", "judge") for pid in nodes.processes(name, part)]
 
-    wait_until(lambda: not left(), what="the end of every judge on the nodes")
+    wait_until(lambda: not remaining_pids(), event="the end of every judge on the nodes")
 
 
 def evaluations_asked(nodes: RayNodes) -> int:
-    """How many evaluations the stub judges of a cluster were asked for."""
+    """Return the number of evaluations that the stub judges of a cluster have received."""
     file = Path(nodes.environment["STUB_JUDGE_REQUESTS"])
     lines = file.read_text().splitlines() if file.exists() else []
     return sum(json.loads(line)["kind"] == "evaluation" for line in lines)

@@ -1,4 +1,4 @@
-"""The daemon with judges of other hosts: they come, go and answer late, and each candidate has one entry."""
+"""The daemon with judges of other hosts: hosts join, leave and answer late, and each candidate has one entry."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def host(name: str, *, refused: str | None = None) -> HostStatus:
 
 
 class Cluster:
-    """Hosts that a test lets join and leave, and the daemon that uses them, in a thread."""
+    """Hosts that join and leave on a test's request, and a daemon in a thread that uses them."""
 
     def __init__(self, site: Site, directory: Path) -> None:
         self.site, self.directory = site, directory
@@ -48,10 +48,10 @@ class Cluster:
         """Losses that count against a candidate."""
         self.thread = threading.Thread(target=self._run)
 
-    def have(self, *hosts: HostStatus) -> None:
-        """These are the hosts from now on."""
+    def set_hosts(self, *hosts: HostStatus) -> None:
+        """Replace the hosts of the cluster."""
         whole = self.directory / "hosts.new"
-        whole.write_text(json.dumps([each.model_dump() for each in hosts]))
+        whole.write_text(json.dumps([host.model_dump() for host in hosts]))
         whole.replace(self.directory / "hosts.json")
 
     def open(self, post: object) -> ClusterJudges:
@@ -63,7 +63,7 @@ class Cluster:
     def _run(self) -> None:
         try:
             run_daemon(self.site.workspace, Config(), open_judges=self.open, stop=self.stop)
-        except BaseException as error:  # noqa: BLE001 - told to the test
+        except BaseException as error:  # noqa: BLE001 - reported to the test
             self.error = error
 
     def close(self) -> None:
@@ -73,8 +73,8 @@ class Cluster:
         assert not self.thread.is_alive()
         assert self.error is None
 
-    def asked(self) -> list[str]:
-        """Kinds of the requests that judges have got."""
+    def request_kinds(self) -> list[str]:
+        """Return the kinds of the requests that judges have received."""
         return [request["kind"] for request in self.site.requests()]
 
     def entry_kinds(self) -> Counter[EntryKind]:
@@ -92,17 +92,17 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "hosts"))
         for name in ("HOSTS", "FAILURE", "DELAY"):
             monkeypatch.setenv(f"LOCAL_BRIDGE_{name}", str(tmp_path / f"{name.lower()}.json"))
-        made = Cluster(site, tmp_path)
-        monkeypatch.setattr(Attempts, "lost", lambda _, __, loss: made.attempts.append(loss))
+        created_cluster = Cluster(site, tmp_path)
+        monkeypatch.setattr(Attempts, "lost", lambda _, __, loss: created_cluster.attempts.append(loss))
         try:
-            yield made
+            yield created_cluster
         finally:
-            made.close()
+            created_cluster.close()
         site.no_strays()
 
 
 def test_candidates_are_judged_on_hosts_and_entries_name_them(cluster: Cluster) -> None:
-    cluster.have(host("gpu-a"), host("gpu-b"))
+    cluster.set_hosts(host("gpu-a"), host("gpu-b"))
     for number in range(4):
         cluster.site.submit("w01", "t/one", f"number {number} stub: speedup=0.9")
     cluster.once()
@@ -112,17 +112,17 @@ def test_candidates_are_judged_on_hosts_and_entries_name_them(cluster: Cluster) 
 
 
 def test_a_candidate_whose_host_leaves_is_judged_by_another_and_a_late_answer_is_ignored(cluster: Cluster) -> None:
-    cluster.have(host("gpu-a"))
+    cluster.set_hosts(host("gpu-a"))
     hold, delay = cluster.directory / "go", cluster.directory / "delay.json"
     cluster.thread.start()
     commit = cluster.site.submit("w01", "t/one", f"stub: speedup=0.9 stub: hold={hold}")
-    wait_until(lambda: "evaluation" in cluster.asked(), what="the evaluation on the first host")
+    wait_until(lambda: "evaluation" in cluster.request_kinds(), event="the evaluation on the first host")
     delay.write_text("gpu-a/cpu")
-    hold.touch()  # it answers, and the answer is on its way
-    cluster.have(host("gpu-b"))
-    wait_until(lambda: cluster.asked().count("evaluation") >= 2, what="the evaluation on the second host")
+    hold.touch()  # the judge answers, and the bridge delays the answer
+    cluster.set_hosts(host("gpu-b"))
+    wait_until(lambda: cluster.request_kinds().count("evaluation") >= 2, event="the evaluation on the second host")
     delay.unlink()
-    wait_until(lambda: cluster.entry_kinds()[EntryKind.EVALUATION], what="the entry")
+    wait_until(lambda: cluster.entry_kinds()[EntryKind.EVALUATION], event="the entry")
     cluster.close()
     (entry,) = [entry for entry in cluster.site.entries() if entry.kind is EntryKind.EVALUATION]
     assert entry.candidate is not None
@@ -133,34 +133,34 @@ def test_a_candidate_whose_host_leaves_is_judged_by_another_and_a_late_answer_is
 
 
 def test_a_lost_bridge_is_started_again_and_no_candidate_is_lost(cluster: Cluster) -> None:
-    cluster.have(host("gpu-a"))
+    cluster.set_hosts(host("gpu-a"))
     hold = cluster.directory / "go"
     cluster.thread.start()
     cluster.site.submit("w01", "t/one", f"stub: speedup=0.9 stub: hold={hold}")
-    wait_until(lambda: "evaluation" in cluster.asked(), what="the evaluation")
+    wait_until(lambda: "evaluation" in cluster.request_kinds(), event="the evaluation")
     (bridge,) = [pid for pid, command in cluster.site.strays().items() if "local_bridge" in command]
     os.kill(bridge, signal.SIGKILL)
-    wait_until(lambda: cluster.asked().count("evaluation") >= 2, what="the second evaluation")
+    wait_until(lambda: cluster.request_kinds().count("evaluation") >= 2, event="the second evaluation")
     hold.touch()
-    wait_until(lambda: cluster.entry_kinds()[EntryKind.EVALUATION], what="the entry")
+    wait_until(lambda: cluster.entry_kinds()[EntryKind.EVALUATION], event="the entry")
     cluster.close()
     assert cluster.entry_kinds()[EntryKind.EVALUATION] == 1
     assert not cluster.attempts
 
 
 def test_a_host_that_joins_is_used_and_a_refused_one_is_named(cluster: Cluster) -> None:
-    cluster.have(host("gpu-a", refused="it has Python 3.12, and the head has 3.11"))
+    cluster.set_hosts(host("gpu-a", refused="it has Python 3.12, and the head has 3.11"))
     cluster.thread.start()
     cluster.site.submit("w01", "t/one", "stub: speedup=0.9")
-    paused = wait_until(lambda: cluster.site.daemon().hosts and cluster.site.daemon().paused, what="the pause")
+    paused = wait_until(lambda: cluster.site.daemon().hosts and cluster.site.daemon().paused, event="the pause")
     assert paused == "every host is refused: gpu-a: it has Python 3.12, and the head has 3.11"
-    cluster.have(host("gpu-b"))
-    wait_until(lambda: cluster.entry_kinds()[EntryKind.EVALUATION], what="the entry")
-    wait_until(lambda: cluster.site.daemon().paused is None, what="the end of the pause")
+    cluster.set_hosts(host("gpu-b"))
+    wait_until(lambda: cluster.entry_kinds()[EntryKind.EVALUATION], event="the entry")
+    wait_until(lambda: cluster.site.daemon().paused is None, event="the end of the pause")
 
 
 def test_a_cluster_that_cannot_be_used_ends_the_daemon(cluster: Cluster) -> None:
-    cluster.have()
+    cluster.set_hosts()
     failure = BridgeFailed(message="another head uses this cluster: process 1 on b", fix="end it there", final=True)
     (cluster.directory / "failure.json").write_text(failure.model_dump_json())
     with pytest.raises(ConfigurationError, match="another head uses this cluster"):
@@ -189,10 +189,10 @@ def test_a_judge_without_a_connection_is_lost_at_once(cluster: Cluster) -> None:
 def test_a_missing_ray_is_named_with_the_fix(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(installed, "find_spec", lambda _: None)
     for command in (["daemon"], ["start", "--agent", "tuner"]):
-        done = cluster.site.call(*command, "--cluster", "auto")
-        assert done.returncode == 2
-        assert "Ray is not installed, and --cluster needs it" in done.stdout
-        assert "pip install 'kernel-harness[cluster]'" in done.stdout
+        completed = cluster.site.call(*command, "--cluster", "auto")
+        assert completed.returncode == 2
+        assert "Ray is not installed, and --cluster needs it" in completed.stdout
+        assert "pip install 'kernel-harness[cluster]'" in completed.stdout
 
 
 def test_status_shows_hosts_and_their_devices() -> None:
@@ -229,7 +229,7 @@ def test_a_clock_that_differs_by_an_hour_is_a_note_and_no_obstacle(monkeypatch: 
 
 
 def test_judges_that_give_way_to_other_programs_are_a_note_with_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
-    nice = HostStatus(name="gpu-a", node="1", devices=("gpu-a/cpu",), niceness=15)
-    monkeypatch.setattr(cluster_command, "cluster_hosts", lambda _: (nice,))
+    low_priority_host = HostStatus(name="gpu-a", node="1", devices=("gpu-a/cpu",), niceness=15)
+    monkeypatch.setattr(cluster_command, "cluster_hosts", lambda _: (low_priority_host,))
     (check,) = [check for check in cluster_command.cluster_checks("auto") if check.name == "host gpu-a"]
     assert (check.state, check.fix) == ("note", "start Ray there with RAY_worker_niceness=0")

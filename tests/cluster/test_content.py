@@ -1,4 +1,4 @@
-"""Directories travel as bytes that are named by their hash, and arrive as they were."""
+"""Directories are sent as bytes named by their hash, and arrive unchanged."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from harness.errors import FormatError, HostFaultError
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A directory with all that git keeps: plain and executable files, a link, and two files of the same bytes."""
+    """Make a directory with every kind of file of git: plain, executable, a link, and two files of the same bytes."""
     root = tmp_path / "tree"
     (root / "src").mkdir(parents=True)
     (root / "src/kernel.cpp").write_bytes(b"int x;\n")
@@ -31,7 +31,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 def ship(store: ContentStore, root: Path, manifest: Manifest, chunk: int = 3) -> list[str]:
-    """Send what a store lacks, in small chunks; return what was sent."""
+    """Send the missing content to a store, in small chunks; return the sent parts."""
     missing = store.missing(manifest)
     files = {file.sha256: root / file.path for file in manifest.files if file.link is None}
     for sha256 in missing:

@@ -1,4 +1,4 @@
-"""Which hosts may judge: versions and the token are checked before a host gets work."""
+"""Admission of hosts to the cluster: versions and the token are checked before a host gets work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The judge of a host, without Ray: real judge processes, and only text and bytes in and out."""
+"""The judge of a host, without Ray: real judge processes that exchange only text and bytes."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Head:
         self.host, self.count = host, 0
 
     def next(self, number: int) -> Event:
-        lines = wait_until(lambda: self.host.fetch(number, self.count), what="an event")
+        lines = wait_until(lambda: self.host.fetch(number, self.count), event="an event")
         self.count += 1
         return HOST_EVENTS.validate_json(lines[0])
 
-    def heard(self, number: int) -> JudgeReady | JudgeAnswer:
-        """The next thing that the judge wrote, but its progress."""
+    def next_message(self, number: int) -> JudgeReady | JudgeAnswer:
+        """Return the next message of the judge, except for progress."""
         while True:
             event = self.next(number)
             assert isinstance(event, JudgeWrote), event
@@ -44,7 +44,7 @@ class Head:
                 return notice.event
 
     def send(self, number: int, problem: Path, source: str = "") -> None:
-        """Ship what the host lacks, as the bridge does, and send a request."""
+        """Send a request after the content that the host lacks, as the bridge does."""
         line = request_for(problem, source).model_dump_json()
         parcel = parcel_of(line.encode())
         places = blob_places(parcel, line)
@@ -59,18 +59,18 @@ def host(tmp_path: Path, stub_command: Path, monkeypatch: pytest.MonkeyPatch) ->
     del stub_command
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "host"))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    made = JudgeHost("a/cpu", "cpu", "gpu-a")
-    yield made
-    made.close()
+    created_host = JudgeHost("a/cpu", "cpu", "gpu-a")
+    yield created_host
+    created_host.close()
 
 
 def test_a_candidate_is_judged_from_its_content_and_the_answer_names_the_host(host: JudgeHost, problem: Path) -> None:
     head = Head(host)
     host.start(1, "none")
-    ready = head.heard(1)
+    ready = head.next_message(1)
     assert ready.device.model_dump()["host"] == "gpu-a"
     head.send(1, problem)
-    answer = head.heard(1)
+    answer = head.next_message(1)
     assert isinstance(answer, JudgeAnswer)
     assert [row.uuid for row in answer.workloads] == ["u1", "u2"]
     assert answer.device.model_dump()["host"] == "gpu-a"
@@ -79,24 +79,24 @@ def test_a_candidate_is_judged_from_its_content_and_the_answer_names_the_host(ho
 
 def test_events_stay_until_they_have_arrived(host: JudgeHost) -> None:
     host.start(1, "none")
-    lines = wait_until(lambda: host.fetch(1, 0), what="the first event")
+    lines = wait_until(lambda: host.fetch(1, 0), event="the first event")
     assert host.fetch(1, 0)[0] == lines[0], "the answer to a fetch was lost, and the fetch is repeated"
     host.end(1, kill=True)
-    (ended,) = wait_until(lambda: host.fetch(1, 1), what="the end")
+    (ended,) = wait_until(lambda: host.fetch(1, 1), event="the end")
     assert HOST_EVENTS.validate_json(ended).event == "ended"
 
 
 def test_the_end_of_a_judge_comes_with_its_last_lines(host: JudgeHost, problem: Path) -> None:
     head = Head(host)
     host.start(1, "none")
-    head.heard(1)
+    head.next_message(1)
     head.send(1, problem, "// stub: exit=3\n")
     ended = head.next(1)
     assert isinstance(ended, RemoteJudgeEnded)
     assert (ended.exit_code, "asked to give up" in ended.log) == (3, True)
     host.start(2, "none")
     head.count = 0
-    assert isinstance(head.heard(2), JudgeReady)
+    assert isinstance(head.next_message(2), JudgeReady)
 
 
 def test_a_lost_process_is_reported_for_the_number_that_is_asked_for(host: JudgeHost) -> None:
@@ -111,7 +111,7 @@ def test_a_request_that_the_disk_does_not_take_is_a_fault_of_the_host(
 ) -> None:
     head = Head(host)
     host.start(1, "none")
-    head.heard(1)
+    head.next_message(1)
     trees = tmp_path / "host/kernel-harness/cluster/content/trees"
     trees.write_text("a file where a directory should be")
     head.send(1, problem)

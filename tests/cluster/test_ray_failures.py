@@ -1,4 +1,4 @@
-"""Failures of a cluster, each with its outcome, and the ports of Ray that no sandbox reaches."""
+"""Failures of a cluster, each with its outcome; no sandbox reaches the ports of Ray."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ time_t time(time_t *out) {
     return now.tv_sec;
 }
 """
-"""A library that lets a process's clock be an hour ahead."""
+"""A library that sets the clock of a process an hour ahead."""
 
 
 @pytest.fixture(scope="module")
@@ -61,25 +61,25 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayNodes]:
     """A cluster with one device, on the node n1."""
     directory = tmp_path_factory.mktemp("nodes")
     environment = Site(directory / "none", directory / "scratch").environment()
-    with ray_nodes(environment) as made:
-        made.start_head()
-        made.add("n1")
-        yield made
+    with ray_nodes(environment) as created_nodes:
+        created_nodes.start_head()
+        created_nodes.add("n1")
+        yield created_nodes
 
 
 @pytest.fixture
 def run(tmp_path: Path, nodes: RayNodes) -> Iterator[RaySite]:
-    with site_in(tmp_path) as site, ray_site(site, nodes) as made:
-        yield made
-        made.close()
+    with site_in(tmp_path) as site, ray_site(site, nodes) as created_site:
+        yield created_site
+        created_site.close()
         site.no_strays()
     no_judge_left(nodes)
 
 
 @contextlib.contextmanager
-def further_node(nodes: RayNodes, name: str, **given: object) -> Iterator[None]:
-    """A node for the length of a test."""
-    nodes.add(name, **given)  # type: ignore[arg-type]
+def further_node(nodes: RayNodes, name: str, **options: object) -> Iterator[None]:
+    """Run a further node until the end of the block."""
+    nodes.add(name, **options)  # type: ignore[arg-type]
     try:
         yield
     finally:
@@ -88,11 +88,11 @@ def further_node(nodes: RayNodes, name: str, **given: object) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def replaced(nodes: RayNodes, name: str, **given: object) -> Iterator[None]:
-    """A node in place of n1."""
+def replaced(nodes: RayNodes, name: str, **options: object) -> Iterator[None]:
+    """Run a node in place of n1 until the end of the block."""
     nodes.kill_node("n1")
     try:
-        with further_node(nodes, name, **given):
+        with further_node(nodes, name, **options):
             yield
     finally:
         nodes.add("n1")
@@ -105,7 +105,7 @@ def test_a_node_that_joins_is_used(run: RaySite, nodes: RayNodes) -> None:
     run.wait_for_evaluations(1)
     with further_node(nodes, "n2"):
         joined = time.monotonic()
-        wait_until(lambda: any(judge.state == "busy" for judge in run.site.daemon().judges[1:]), what="its first work")
+        wait_until(lambda: any(judge.state == "busy" for judge in run.site.daemon().judges[1:]), event="its first work")
         print(f"used {time.monotonic() - joined:.1f} s after `ray start` had returned")  # noqa: T201 - a figure
         run.wait_for_evaluations(len(commits))
     run.end()
@@ -130,10 +130,10 @@ def test_a_host_that_is_cut_off_loses_its_work_to_another_and_its_late_answer_is
     run.wait_for_judges(1)
     before, go = evaluations_asked(nodes), run.site.scratch / "go"
     commit = run.site.submit("w01", "t/one", f"stub: speedup=0.9 stub: hold={go}")
-    wait_until(lambda: evaluations_asked(nodes) == before + 1, what="the evaluation on n1")
+    wait_until(lambda: evaluations_asked(nodes) == before + 1, event="the evaluation on n1")
     with further_node(nodes, "n2"):
-        nodes.signal_node("n1", signal.SIGSTOP)  # nothing of that host answers any more
-        wait_until(lambda: evaluations_asked(nodes) == before + 2, what="the evaluation on n2", deadline_s=240)
+        nodes.signal_node("n1", signal.SIGSTOP)  # no process of that host answers now
+        wait_until(lambda: evaluations_asked(nodes) == before + 2, event="the evaluation on n2", deadline_s=240)
         go.touch()
         run.wait_for_evaluations(1)
         nodes.signal_node("n1", signal.SIGCONT)  # now it answers, too late
@@ -155,7 +155,7 @@ def test_a_raylet_that_hangs_is_given_up_and_its_work_goes_on(run: RaySite, node
         run.wait_for_judges(2)
         subprocess.run(["kill", "-STOP", str(raylet)], check=True)
         hosts = len(run.site.daemon().hosts)
-        wait_until(lambda: len(run.site.daemon().hosts) < hosts, what="the loss of n1")
+        wait_until(lambda: len(run.site.daemon().hosts) < hosts, event="the loss of n1")
         commit = run.site.submit("w01", "t/one", "stub: speedup=0.9")
         run.wait_for_evaluations(1)
         nodes.signal_node("n1", signal.SIGCONT)
@@ -174,7 +174,7 @@ def test_a_host_with_a_full_disk_is_out_of_service_with_the_reason(run: RaySite,
     with further_node(nodes, "full", inside=small):
         reason = wait_until(
             lambda: next((judge.failure for judge in run.site.daemon().judges if judge.failure), None),
-            what="the reason",
+            event="the reason",
         )
         assert "the disk is full: 0.0 GB are free" in reason
         commits = [run.site.submit("w01", "t/one", f"{number} stub: speedup=0.9") for number in range(4)]
@@ -200,7 +200,9 @@ def test_a_host_whose_clock_is_an_hour_ahead_judges_as_others_do(run: RaySite, n
     assert re.search(r"its clock differs by \+3[56]\d\d s", doctor.stdout)
     run.assert_each_passed_once(commits)
     run.assert_audited()
-    assert [entry.candidate.tree for entry in run.evaluations() if entry.candidate] == [each.tree for each in commits]
+    assert [entry.candidate.tree for entry in run.evaluations() if entry.candidate] == [
+        commit.tree for commit in commits
+    ]
     assert all(abs(time.time() - entry_time(entry.at)) < 900 for entry in run.evaluations()), "the head's clock counts"
 
 
@@ -228,11 +230,13 @@ def test_a_second_head_is_refused(run: RaySite, nodes: RayNodes, tmp_path: Path)
 
 
 def test_a_host_of_another_version_is_refused_with_the_reason(run: RaySite, nodes: RayNodes, tmp_path: Path) -> None:
-    other = tmp_path / "other version"
-    shutil.copytree(Path(harness.__file__).parent, other / "harness", ignore=shutil.ignore_patterns("__pycache__"))
-    with (other / "harness/judge/verdict.py").open("a") as source:
+    other_version = tmp_path / "other version"
+    shutil.copytree(
+        Path(harness.__file__).parent, other_version / "harness", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    with (other_version / "harness/judge/verdict.py").open("a") as source:
         source.write("\n# another judge\n")
-    with further_node(nodes, "old", extra={"PYTHONPATH": str(other)}):
+    with further_node(nodes, "old", extra={"PYTHONPATH": str(other_version)}):
         doctor = run.site.call("doctor", "--cluster", nodes.address, extra=nodes.ray_environment())
     assert doctor.returncode == 1
     assert "it has judge version sha256:" in doctor.stdout
@@ -247,10 +251,10 @@ def test_a_wrong_token_is_refused(run: RaySite, nodes: RayNodes) -> None:
 
 def test_a_whole_run_judges_on_the_cluster(tmp_path: Path, nodes: RayNodes) -> None:
     with site_in(tmp_path, tunable=True) as site:
-        given = ("--agent", "tuner", "--workers", "1", "--cluster", nodes.address, "--max-evaluations", "3")
-        done = site.run("start", *given, extra=nodes.ray_environment())
-        assert done.returncode == 0, done.stdout
-        assert "ended: 3 evaluations are made" in done.stdout
+        options = ("--agent", "tuner", "--workers", "1", "--cluster", nodes.address, "--max-evaluations", "3")
+        completed = site.run("start", *options, extra=nodes.ray_environment())
+        assert completed.returncode == 0, completed.stdout
+        assert "ended: 3 evaluations are made" in completed.stdout
         entries = [entry for entry in site.entries() if entry.device is not None]
         assert {entry.device.model_dump()["host"] for entry in entries if entry.device} == {socket.gethostname()}
         site.no_strays()
@@ -293,8 +297,9 @@ print([name for name in os.environ if "RAY" in name], os.path.exists({str(nodes.
 """
     assert stderr_of(attempt, tmp_path) == "[] False"
     agent = command_line(empty_view(tmp_path / "view"), [sys.executable, "-I", "-c", attempt], {})
-    done = subprocess.run(agent, capture_output=True, text=True, timeout=120, check=False, env=nodes.ray_environment())
-    assert (done.returncode, done.stderr.strip()) == (0, "[] False")
+    environment = nodes.ray_environment()
+    completed = subprocess.run(agent, capture_output=True, text=True, timeout=120, check=False, env=environment)
+    assert (completed.returncode, completed.stderr.strip()) == (0, "[] False")
     run.end()
 
 
@@ -305,7 +310,7 @@ def connects(address: tuple[str, int]) -> bool:
 
 
 def listening_ports(pids: list[int]) -> set[int]:
-    """TCP ports on which these processes listen.
+    """Return the TCP ports on which these processes listen.
 
     Source: proc(5), /proc/net/tcp; state 0A is LISTEN.
     """

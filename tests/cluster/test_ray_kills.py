@@ -19,27 +19,27 @@ KILLS = ["actor"] * 9 + ["node"] * 5 + ["daemon"] * 4 + ["ray head"] * 2
 SEED = 20260601
 
 
-def kill(which: str, chance: random.Random, run: RaySite, nodes: RayNodes) -> None:
-    """Kill something, and start what a person or systemd would start again."""
-    if which == "actor":
+def kill(target: str, chance: random.Random, run: RaySite, nodes: RayNodes) -> None:
+    """Kill a part of the cluster, and restart the processes that a person or systemd would restart."""
+    if target == "actor":
         victims = [name for name in nodes.names if nodes.processes(name, "actor")]
         if victims:
             nodes.kill(chance.choice(victims), "actor")
-    elif which == "node":
+    elif target == "node":
         name = chance.choice([name for name in nodes.names if name != "head"])
         nodes.kill(name, "raylet")
         nodes.kill_node(name)
         nodes.add(name)
-    elif which == "daemon":
+    elif target == "daemon":
         run.kill_daemon()
         run.start()
     else:  # the cluster is gone with it
-        others = [name for name in nodes.names if name != "head"]
+        other_nodes = [name for name in nodes.names if name != "head"]
         nodes.kill("head", "gcs_server")
-        for name in ["head", *others]:
+        for name in ["head", *other_nodes]:
             nodes.kill_node(name)
         nodes.start_head(cpu=True)
-        for name in others:
+        for name in other_nodes:
             nodes.add(name)
 
 
@@ -58,10 +58,10 @@ def test_twenty_kills_leave_one_entry_for_each_of_forty_candidates(tmp_path: Pat
             for number in range(CANDIDATES)
         ]
         run.start()
-        for number, which in enumerate(order):
+        for number, target in enumerate(order):
             run.wait_for_evaluations(number * CANDIDATES // len(order))
             threading.Event().wait(chance.random())  # anywhere in an evaluation
-            kill(which, chance, run, nodes)
+            kill(target, chance, run, nodes)
         run.wait_for_evaluations(CANDIDATES)
         output = run.end()
         no_judge_left(nodes)
@@ -69,4 +69,4 @@ def test_twenty_kills_leave_one_entry_for_each_of_forty_candidates(tmp_path: Pat
         site.no_strays()
         run.assert_each_passed_once(commits)
         run.assert_audited()
-        assert "lost" in output, "no kill was felt"
+        assert "lost" in output, "no kill affected the run"

@@ -22,6 +22,6 @@ def candidates(factory: str) -> tuple[CandidateModule, ...]:
 
 @cache
 def draft(factory: str, place: int = 0) -> ProblemDraft:
-    """The draft of one candidate of a factory's model."""
+    """Return the draft of one candidate of a factory's model."""
     with quiet_libraries():
         return draft_problem(export_module(candidates(factory)[place]), {24: "width", 40: "inner"})

@@ -1,4 +1,4 @@
-"""Modules of a user, and factories that `harness problems extract` calls."""
+"""Modules as a user writes them, and factories that `harness problems extract` calls."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class GatedBlock(nn.Module):
 
 
 class Rotated(nn.Module):
-    """Two outputs, slices, and sizes in the code."""
+    """A rotation with two outputs, slices, and sizes in the code."""
 
     def forward(self, states: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         batch, sequence, width = states.shape
@@ -78,7 +78,7 @@ class ConvolutionNorm(nn.Module):
 
 
 class OnlyOneLength(nn.Module):
-    """Its code compares the sequence length: the graph is right for one size only."""
+    """A module that compares the sequence length, so that its graph is correct for one size only."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -123,7 +123,7 @@ def only_one_length(batch: int, sequence: int) -> tuple[nn.Module, Arguments]:
 
 
 def whole_model(batch: int, sequence: int) -> tuple[nn.Module, Arguments]:
-    """Two blocks that compute the same, at other sizes and with another constant, and one of another kind."""
+    """Return a model of two blocks that differ in sizes and a constant only, and a block of another kind."""
     model = WholeModel(GatedBlock(), GatedBlock(24, 56, 1e-5), nn.Linear(24, 24))
     return model, {"hidden": torch.empty(batch, sequence, 24)}
 

@@ -26,7 +26,7 @@ def backward(factory: str) -> dict[str, ProblemDraft]:
 def test_gradients_of_all_floating_point_inputs_are_outputs() -> None:
     recompute = backward("gated_block")["recompute"]
     assert list(recompute.outputs) == [f"grad_{name}" for name in draft("gated_block").inputs]
-    assert "down_bias" not in recompute.inputs  # it takes part in the forward pass only
+    assert "down_bias" not in recompute.inputs  # an input of the forward pass only
     assert recompute.outputs["grad_gate_weight"]["shape"] == ["inner", "width"]
 
 
@@ -44,7 +44,7 @@ def test_several_outputs_have_a_gradient_each() -> None:
     saved = backward("rotated")["saved"]
     assert list(saved.inputs) == ["grad_output_0", "grad_output_1", "saved_softmax", "cos", "sin"]
     assert saved.inputs["saved_softmax"]["x_distribution"] == "probability"
-    assert list(saved.outputs) == ["grad_states"]  # no training step needs those of cos and sin
+    assert list(saved.outputs) == ["grad_states"]  # no training step needs the gradients of cos and sin
 
 
 def test_forms_are_different_graphs() -> None:

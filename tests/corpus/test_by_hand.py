@@ -1,4 +1,4 @@
-"""The problems that are written by hand at the sizes of production models: facts, and that their references compute."""
+"""The problems written by hand at the sizes of production models: facts, and runs of their references."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def test_there_are_enough_quantised_and_serving_problems() -> None:
     assert len(serving) >= 26
     assert set(quantised).isdisjoint(serving)
     assert len(quantised) + len(serving) == len(BY_HAND)
-    for written_as in ("fp8", "nvfp4", "mxfp4", "mxfp8", "int8", "int4", "paged", "ragged", "mla", "rope", "sampling"):
-        assert with_tag(written_as), written_as
+    for tag in ("fp8", "nvfp4", "mxfp4", "mxfp8", "int8", "int4", "paged", "ragged", "mla", "rope", "sampling"):
+        assert with_tag(tag), tag
 
 
 @pytest.mark.parametrize("key", sorted(BY_HAND))
@@ -97,7 +97,7 @@ def _check(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _check_values(output: torch.Tensor, *, allow_negative_inf: bool) -> None:
-    """Finite, and not the same everywhere in a tensor of some size."""
+    """Check that all values are finite, and that the values of a larger tensor differ."""
     if output.dtype == torch.float4_e2m1fn_x2:
         output = output.view(torch.uint8)
     values = output.double()
@@ -111,7 +111,7 @@ def _check_values(output: torch.Tensor, *, allow_negative_inf: bool) -> None:
 def _outputs_or_none(
     reference: Reference, inputs: dict[str, Value], problem: Problem
 ) -> dict[str, torch.Tensor] | None:
-    """Outputs for changed inputs; None where the change (of offsets, say) is one that the reference refuses."""
+    """Return the outputs for changed inputs, or None if the reference rejects the change (of offsets, for example)."""
     assert set(inputs) == set(problem.definition.inputs)
     try:
         return reference.outputs(list(inputs.values()))
@@ -130,7 +130,7 @@ def _equal(first: torch.Tensor, second: torch.Tensor) -> bool:
 
 
 def _changed(value: torch.Tensor) -> torch.Tensor:
-    """The elements in another order, or other values where that changes nothing."""
+    """Return the elements in another order, or other values if the order changes nothing."""
     bits = value.view(torch.uint8) if value.dtype == torch.float4_e2m1fn_x2 else value
     if value.dtype == torch.bool:
         return ~value

@@ -1,4 +1,4 @@
-"""The problems that ship: facts about all files, and the deep check of a few."""
+"""The shipped problems: facts about all files, and the deep check of a few."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_no_two_problems_have_the_same_graph() -> None:
     ]
 
 
-def test_the_corpus_is_as_large_as_the_catalogue_says() -> None:
+def test_the_corpus_has_the_size_in_the_catalogue() -> None:
     rows = catalogue_rows()
     extracted = [row for row in rows if row.architecture]
     assert len({row.architecture for row in extracted}) >= 124
@@ -50,7 +50,7 @@ def test_at_most_six_problems_of_an_architecture() -> None:
     assert {name: number for name, number in numbers.items() if number > 6} == {}
 
 
-def test_each_extracted_problem_says_where_it_comes_from() -> None:
+def test_each_extracted_problem_names_its_origin() -> None:
     keys = {"architecture", "module", "file", "library", "version", "licence", "graph", "shapes_verified"}
     for key, provenance in EXTRACTED.items():
         assert keys <= set(provenance), key
@@ -61,7 +61,7 @@ def test_each_extracted_problem_says_where_it_comes_from() -> None:
 
 
 def test_the_gradients_of_weights_have_the_tolerance_of_sums() -> None:
-    """Their elements near zero are beyond a tolerance that fits the other outputs."""
+    """Their elements near zero exceed a tolerance that suits the other outputs."""
     for key, definition in ((key, DEFINITIONS[key]) for key in EXTRACTED):
         constant = {name for name, axis in definition["axes"].items() if axis["type"] == "const"}
         shapes = [spec["shape"] for spec in definition["outputs"].values() if spec["dtype"] in {"bfloat16", "float16"}]

@@ -1,4 +1,4 @@
-"""`harness problems check --deep`: which wrong implementations it finds, and what the shipped problems say."""
+"""`harness problems check --deep`: the wrong implementations that it finds, and its results for shipped problems."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ KINDS = {"skipped input", "wrong epsilon", "transposed operand", "last row", "lo
 def make_problem(
     root: Path, *, name: str = "norm_linear", reference: str = REFERENCE, dtype: str = "bfloat16", **tolerance: Any
 ) -> Problem:
-    """A normalisation and a square product in bfloat16."""
+    """Write a problem with a normalisation and a square product in bfloat16."""
     directory = root / "t" / name
     directory.mkdir(parents=True)
     definition = {
@@ -267,14 +267,14 @@ def run(q, k, v, w, b, mask):
 
 
 def test_library_baselines_that_need_torch_alone_are_judged_too(tmp_path: Path) -> None:
-    made = make_problem(tmp_path)
-    baselines = made.directory / "baselines"
+    problem = make_problem(tmp_path)
+    baselines = problem.directory / "baselines"
     baselines.mkdir()
     (baselines / "absent.py").write_text(f"import no_such_library\n{REFERENCE}")
     (baselines / "right.py").write_text(REFERENCE)
-    assert deep_check(made, None).verdicts.refusals == ()
+    assert deep_check(problem, None).verdicts.refusals == ()
     (baselines / "wrong.py").write_text(REFERENCE.replace("1e-5", "1.0"))
-    refusals = deep_check(made, None).verdicts.refusals
+    refusals = deep_check(problem, None).verdicts.refusals
     assert {refusal.implementation for refusal in refusals} == {"library wrong"}
 
 
@@ -298,12 +298,12 @@ def test_the_other_order_of_sums_is_right_and_another() -> None:
 
 def test_the_same_graph_with_other_names_and_sizes_is_found(tmp_path: Path) -> None:
     renamed = REFERENCE.replace("wide", "x32").replace("1e-5", "1e-6")
-    problems_made = [
+    problems = [
         make_problem(tmp_path, name="a"),
         make_problem(tmp_path, name="b", reference=renamed),
         make_problem(tmp_path, name="c", reference=REFERENCE.replace("rsqrt", "sqrt")),
     ]
-    assert duplicates(problems_made) == {"t/a": ("t/b",), "t/b": ("t/a",)}
+    assert duplicates(problems) == {"t/a": ("t/b",), "t/b": ("t/a",)}
 
 
 def test_only_permissive_licences_are_accepted(tmp_path: Path) -> None:
@@ -350,18 +350,18 @@ def test_the_command_prints_each_problem_a_summary_and_json(tmp_path: Path, monk
     (tmp_path / ".git").mkdir()
     (tmp_path / "harness.yaml").write_text("run: main\n")
     monkeypatch.chdir(tmp_path)
-    ran = CliRunner().invoke(problems, ["check", "--deep", "t/*"], standalone_mode=False)
-    assert ran.exception is None, ran.output
-    assert ran.return_value == 1
-    lines = ran.stdout.splitlines()
+    completed = CliRunner().invoke(problems, ["check", "--deep", "t/*"], standalone_mode=False)
+    assert completed.exception is None, completed.output
+    assert completed.return_value == 1
+    lines = completed.stdout.splitlines()
     assert lines[0].startswith("[1/2] ok   t/norm_linear  mutants: ")
     assert lines[1].startswith("[2/2] BAD  t/unused  mutants: ")
     assert lines[2] == "     the input `bias` does not matter: no output changes with it"
-    assert ", 1 with failures" in ran.stdout
+    assert ", 1 with failures" in completed.stdout
     assert "2 not compared: written by hand" in lines
-    ran = CliRunner().invoke(problems, ["check", "--deep", "--json", "norm_linear"], standalone_mode=False)
-    assert ran.return_value == 0
-    (row,) = json.loads(ran.stdout)
+    completed = CliRunner().invoke(problems, ["check", "--deep", "--json", "norm_linear"], standalone_mode=False)
+    assert completed.return_value == 0
+    (row,) = json.loads(completed.stdout)
     assert (row["problem"], row["ok"], row["mutants"]["survived"]) == ("t/norm_linear", True, 0)
     assert row["mutants"]["killed"] == len(row["results"])
 

@@ -1,4 +1,4 @@
-"""Exporting, printing, naming, axes, roles and the hash of graphs, on modules of our own."""
+"""Exporting, printing, naming, axes, roles and the hash of graphs, on the modules in small_modules.py."""
 
 from __future__ import annotations
 

@@ -18,9 +18,9 @@ BLOCK = "tests.corpus.small_modules:gated_block"
 
 
 def extract(*arguments: str, into: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = call_harness("problems", "extract", *arguments, "--into", str(into), cwd=ROOT)
-    assert done.returncode == code, done.stdout + done.stderr
-    return done
+    completed = call_harness("problems", "extract", *arguments, "--into", str(into), cwd=ROOT)
+    assert completed.returncode == code, completed.stdout + completed.stderr
+    return completed
 
 
 def files(directory: Path) -> dict[str, bytes]:
@@ -34,7 +34,7 @@ def extracted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subproces
 
 
 def test_a_module_of_a_user_becomes_problems(extracted: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
-    into, done = extracted
+    into, completed = extracted
     assert sorted(path.name for path in (into / "custom").iterdir()) == [
         "gated_block",
         "gated_block_backward",
@@ -54,8 +54,8 @@ def test_a_module_of_a_user_becomes_problems(extracted: tuple[Path, subprocess.C
     assert extra["x_provenance"]["licence"] == "of the user"
     assert len(problem.workloads) == 10
     assert {workload.tolerance.max_atol for workload in problem.workloads} == {0.0001}
-    assert "6 problems with 60 workloads from 1 architectures" in done.stdout
-    assert f"running the code of {BLOCK} without a sandbox" in done.stderr
+    assert "6 problems with 60 workloads from 1 architectures" in completed.stdout
+    assert f"running the code of {BLOCK} without a sandbox" in completed.stderr
 
 
 def test_the_same_versions_give_the_same_files(
@@ -73,27 +73,28 @@ def test_the_same_versions_give_the_same_files(
     assert files(tmp_path) == expected
 
 
-def test_a_graph_that_is_there_already_is_skipped(
+def test_an_existing_graph_is_skipped(
     extracted: tuple[Path, subprocess.CompletedProcess[str]],
 ) -> None:
     into, _ = extracted
     before = files(into)
-    done = extract("tests.corpus.small_modules:whole_model", "--only", "x", "--direction", "forward", into=into, code=1)
-    assert "the same graph as custom/gated_block: whole_model GatedBlock (blocks.0)" in done.stdout
-    assert "the same code as custom/gated_block: whole_model GatedBlock (blocks.1)" in done.stdout
+    options = ("--only", "x", "--direction", "forward")
+    completed = extract("tests.corpus.small_modules:whole_model", *options, into=into, code=1)
+    assert "the same graph as custom/gated_block: whole_model GatedBlock (blocks.0)" in completed.stdout
+    assert "the same code as custom/gated_block: whole_model GatedBlock (blocks.1)" in completed.stdout
     assert files(into) == before
 
 
 def test_only_and_dry_run(tmp_path: Path) -> None:
-    done = extract(BLOCK, "--only", "*norm", "--direction", "forward", "--dry-run", "--json", into=tmp_path)
-    report = json.loads(done.stdout)
+    completed = extract(BLOCK, "--only", "*norm", "--direction", "forward", "--dry-run", "--json", into=tmp_path)
+    report = json.loads(completed.stdout)
     assert [row["problem"] for row in report["problems"]] == ["custom/gated_block_scaled_norm"]
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_module_without_a_problem_is_reported_with_its_reason(tmp_path: Path) -> None:
-    done = extract("tests.corpus.small_modules:only_one_length", into=tmp_path, code=1)
-    assert "to 39 only: only_one_length OnlyOneLength ()" in done.stdout
+    completed = extract("tests.corpus.small_modules:only_one_length", into=tmp_path, code=1)
+    assert "to 39 only: only_one_length OnlyOneLength ()" in completed.stdout
     wrong = extract("tests.corpus.small_modules:no_pair", into=tmp_path, code=2)
     assert "returned GatedBlock" in wrong.stderr
     assert "let `function(batch, sequence)` return (module, {parameter of forward: tensor})" in wrong.stderr

@@ -22,8 +22,8 @@ pytestmark = [
 
 
 def test_llama_becomes_problems(tmp_path: Path) -> None:
-    done = call_harness("problems", "extract", "llama", "--into", str(tmp_path), cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
+    completed = call_harness("problems", "extract", "llama", "--into", str(tmp_path), cwd=tmp_path)
+    assert completed.returncode == 0, completed.stdout + completed.stderr
     names = {path.name for path in (tmp_path / "llm").iterdir()}
     assert {"llama_attention", "llama_decoder_layer", "llama_mlp", "llama_rms_norm"} <= names
     problem = load_problem(tmp_path / "llm/llama_mlp")
@@ -36,7 +36,7 @@ def test_llama_becomes_problems(tmp_path: Path) -> None:
 
 FEW = ("qwen2", "vit", "t5", "PixArtTransformer2DModel")
 MOST_CPU_SECONDS = 90.0
-"""Of one architecture: twenty of them take fifteen minutes on two cores at most."""
+"""Limit for one architecture, so that twenty take at most fifteen minutes on two cores."""
 
 
 def test_architectures_take_bounded_processor_time_and_give_the_same_files_again(tmp_path: Path) -> None:
@@ -44,8 +44,8 @@ def test_architectures_take_bounded_processor_time_and_give_the_same_files_again
     for directory in directories:
         directory.mkdir()
         began = time.process_time()
-        done = call_harness("problems", "extract", *FEW, "--into", str(directory), cwd=tmp_path)
-        assert done.returncode == 0, done.stdout + done.stderr
+        completed = call_harness("problems", "extract", *FEW, "--into", str(directory), cwd=tmp_path)
+        assert completed.returncode == 0, completed.stdout + completed.stderr
         assert time.process_time() - began < MOST_CPU_SECONDS * len(FEW)
     first, second = (
         {path.relative_to(directory).as_posix(): path.read_bytes() for path in directory.rglob("*.json*")}

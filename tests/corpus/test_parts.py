@@ -135,7 +135,7 @@ def test_the_name_of_a_problem_does_not_repeat_words() -> None:
     assert problem_name("opt", "decoder_layer") == "opt_decoder_layer"
 
 
-def test_the_description_says_model_sizes_and_operations() -> None:
+def test_the_description_has_model_sizes_and_operations() -> None:
     text = facts_of(
         "qwen3",
         "Qwen3MLP",

@@ -20,11 +20,11 @@ from tests.site import Commit, Site, git, site_in
 from tests.waiting import DEADLINE_S, wait_until
 
 Once = Callable[..., None]
-"""The fixture `once`: the daemon from its start until nothing is left to do."""
+"""The fixture `once`: it runs the daemon from its start until no work is left."""
 
 
-def of(entries: list[Entry], commit: Commit, kind: EntryKind = EntryKind.EVALUATION) -> list[Entry]:
-    """The entries of one kind about a commit's candidate."""
+def entries_of(entries: list[Entry], commit: Commit, kind: EntryKind = EntryKind.EVALUATION) -> list[Entry]:
+    """Return the entries of one kind about a commit's candidate."""
     return [
         entry
         for entry in entries
@@ -42,15 +42,15 @@ def kinds(site: Site) -> Counter[EntryKind]:
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    """A workspace with two small problems and the stub judge, also for daemons in this process."""
+    """Yield a workspace with two small problems and the stub judge, also for daemons in this process."""
     with site_in(tmp_path) as site:
         for name, value in site.environment().items():
             if name.startswith(("HARNESS_", "STUB_")):
                 monkeypatch.setenv(name, value)
-        # A memory test beside this one raises the kernel's count, and no judge here is killed for memory.
+        # A concurrent test of memory raises the kernel's count of kills; these tests kill no judge for memory.
         monkeypatch.setattr(judge_client, "oom_kills", lambda: 0)
         yield site
-        # This process carries no marker: what is left now, the daemon has left.
+        # This process has no marker, so any remaining process is one of the daemon's.
         assert not site.strays()
 
 
@@ -78,31 +78,31 @@ class Running:
         assert not self._thread.is_alive()
 
     def entry_of(self, commit: Commit, deadline_s: float = DEADLINE_S) -> Entry:
-        """The outcome that a worker would wait for."""
+        """Wait for the outcome of a commit as a worker does, and return it."""
         file = self.site.workspace.outcome_file(commit.problem, "cpu", commit.tree)
-        wait_until(lambda: file.exists() or self.error, what=f"the outcome of {commit.tree}", deadline_s=deadline_s)
+        wait_until(lambda: file.exists() or self.error, event=f"the outcome of {commit.tree}", deadline_s=deadline_s)
         if self.error:
             raise self.error
         return Entry.model_validate_json(file.read_text())
 
     def git(self, *arguments: str) -> None:
-        """Run a git command in the checkout, as a person does who tries again while git's index is locked."""
+        """Run a git command in the checkout, and repeat it while git's index is locked, as a person does."""
 
-        def ran() -> bool:
+        def git_succeeds() -> bool:
             with contextlib.suppress(subprocess.CalledProcessError):
                 git(self.site.root, *arguments)
                 return True
             return False
 
-        wait_until(ran, what=f"git {arguments[0]} by hand")
+        wait_until(git_succeeds, event=f"git {arguments[0]} by hand")
 
-    def says(self, words: str, deadline_s: float = DEADLINE_S) -> str:
-        """The first message on the display that holds these words."""
+    def wait_for_message(self, words: str, deadline_s: float = DEADLINE_S) -> str:
+        """Wait for a message on the display with these words, and return it."""
 
         def find_message() -> str | None:
             return next((message for message in self.site.daemon().messages if words in message), None)
 
-        return wait_until(find_message, what=f"a message with {words!r}", deadline_s=deadline_s)
+        return wait_until(find_message, event=f"a message with {words!r}", deadline_s=deadline_s)
 
 
 Daemon = Callable[..., contextlib.AbstractContextManager[Running]]
@@ -110,7 +110,7 @@ Daemon = Callable[..., contextlib.AbstractContextManager[Running]]
 
 @pytest.fixture
 def daemon(site: Site) -> Daemon:
-    """A context in which a daemon serves the site; it is stopped cleanly at its end."""
+    """Return a context in which a daemon serves the site; the daemon is stopped cleanly at its end."""
 
     @contextlib.contextmanager
     def running(
@@ -132,7 +132,7 @@ def daemon(site: Site) -> Daemon:
 
 @pytest.fixture
 def once(site: Site) -> Callable[..., None]:
-    """Run a daemon in this thread until nothing is left to do."""
+    """Return a function that runs a daemon in this thread until no work is left."""
 
     def run(config: Config | None = None, limit: int | None = None) -> None:
         run_daemon(site.workspace, config or Config(), max_evaluations=limit, once=True, stop=threading.Event())

@@ -1,4 +1,4 @@
-"""Checks that workers order: one at a time and at a limited rate for each, never without a reply."""
+"""Checks that workers request: one at a time and at a limited rate for each worker, each with a reply."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ENVIRONMENT = EnvironmentRecord(harness="0", judge="sha256:0", python="3", torch
 
 
 class RecordingClient(JudgeClient):
-    """A judge that is ready and only remembers what it is asked."""
+    """A client of a ready judge that only records its requests."""
 
     def __init__(self, tmp_path: Path, target: str = "cpu") -> None:
         super().__init__(target, ["true"], tmp_path / "log", lambda _: None)
@@ -37,7 +37,7 @@ class RecordingClient(JudgeClient):
 
 
 class Workers:
-    """Threads that wait for replies, as workers do."""
+    """Threads that wait for replies in place of workers."""
 
     def __init__(self, workspace: Workspace, solution: Path) -> None:
         self.workspace, self.solution = workspace, solution
@@ -61,10 +61,10 @@ class Workers:
         before = len(waiting_orders(self.workspace))
         thread.start()
         self.threads.append(thread)
-        wait_until(lambda: len(waiting_orders(self.workspace)) > before, what="the order")
+        wait_until(lambda: len(waiting_orders(self.workspace)) > before, event="the order")
 
     def reply(self, name: str) -> CheckReply:
-        wait_until(lambda: name in self.replies, what="the reply")
+        wait_until(lambda: name in self.replies, event="the reply")
         reply = self.replies[name]
         assert reply is not None
         return reply
@@ -91,7 +91,7 @@ def workers(workspace: Workspace) -> Iterator[Workers]:
 
 
 def answer(orders: CheckOrders, judge: JudgeClient) -> None:
-    """Answer what the judge was asked."""
+    """Answer the judge's request."""
     for request in list(judge.checks.values()):
         del judge.checks[request.id]
         orders.pass_on(CheckAnswered(request, CheckAnswer(id=request.id, verdict=Verdict.PASSED)))
@@ -114,7 +114,7 @@ def test_an_order_waits_for_a_judge_of_its_target_and_has_its_answer(
     reply = workers.reply("first")
     assert reply.answer is not None
     assert reply.answer.verdict is Verdict.PASSED
-    wait_until(lambda: not list((orders.workspace.derived / "checks").iterdir()), what="the directory's removal")
+    wait_until(lambda: not list((orders.workspace.derived / "checks").iterdir()), event="the directory's removal")
 
 
 def test_a_worker_has_one_check_at_a_time_and_waits_for_its_next(
@@ -138,7 +138,7 @@ def test_a_worker_has_one_check_at_a_time_and_waits_for_its_next(
     assert "third" not in workers.replies
 
 
-def test_a_judge_that_ends_and_a_problem_that_is_missing_are_told(
+def test_a_judge_that_ends_and_a_missing_problem_are_reported(
     orders: CheckOrders, workers: Workers, tmp_path: Path
 ) -> None:
     judge = RecordingClient(tmp_path)
@@ -166,5 +166,5 @@ def test_baselines_are_measured_before_there_is_a_candidate(tmp_path: Path) -> N
         assert second_reply == CheckReply(), "measured once"
         assert len(site.entries("t/one")) == 1
         commit = site.submit("w03", "t/one", "stub: speedup=1.5")
-        wait_until(lambda: len(site.entries("t/one")) >= 2, what="the evaluation")
+        wait_until(lambda: len(site.entries("t/one")) >= 2, event="the evaluation")
         assert [entry.candidate.tree for entry in site.entries("t/one")[1:2] if entry.candidate] == [commit.tree]

@@ -14,17 +14,17 @@ from tests.site import Site
 HOUR = timedelta(hours=1)
 
 
-def set_clock(monkeypatch: pytest.MonkeyPatch, off: timedelta) -> None:
-    """Let the head's clock differ from that of the workers and judges."""
+def set_clock(monkeypatch: pytest.MonkeyPatch, clock_shift: timedelta) -> None:
+    """Shift the head's clock against the clock of the workers and judges."""
     defaults = Ledger.__init__.__kwdefaults__ or {}
-    monkeypatch.setitem(defaults, "clock", lambda: datetime.now(UTC) + off)
+    monkeypatch.setitem(defaults, "clock", lambda: datetime.now(UTC) + clock_shift)
 
 
-@pytest.mark.parametrize("off", [HOUR, -HOUR])
+@pytest.mark.parametrize("clock_shift", [HOUR, -HOUR])
 def test_commits_and_judges_with_another_clock_are_judged_once_and_in_order(
-    site: Site, once: Once, monkeypatch: pytest.MonkeyPatch, off: timedelta
+    site: Site, once: Once, monkeypatch: pytest.MonkeyPatch, clock_shift: timedelta
 ) -> None:
-    set_clock(monkeypatch, off)
+    set_clock(monkeypatch, clock_shift)
     commits = [site.submit("w01", "t/one", f"number {number} stub: speedup=0.9") for number in range(3)]
     once()
     judged = [entry for entry in site.entries("t/one") if entry.kind is EntryKind.EVALUATION]

@@ -1,4 +1,4 @@
-"""`harness daemon` as people and the supervisor run it."""
+"""`harness daemon`, started by a person or by the supervisor."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tests.waiting import wait_until
 
 EVENT_TO_QUEUED_S = 0.3
 DAEMON_MB = 120.0
-"""Daemon and planner together have 200."""
+"""The limit of the daemon's memory, of 200 MB for the daemon and the planner."""
 
 
 def ready(site: Site) -> None:
     """Wait until the daemon's judge is ready."""
-    wait_until(lambda: any(judge.state == "idle" for judge in site.daemon().judges), what="a judge that is ready")
+    wait_until(lambda: any(judge.state == "idle" for judge in site.daemon().judges), event="a judge that is ready")
 
 
 def outcome(process: subprocess.Popen[str]) -> tuple[int, str]:
@@ -38,9 +38,9 @@ def outcome(process: subprocess.Popen[str]) -> tuple[int, str]:
 def test_a_signal_ends_it_cleanly(site: Site, number: signal.Signals) -> None:
     done = site.submit("w01", "t/one", "stub: speedup=0.9")
     process = site.start("daemon")
-    wait_until(site.workspace.outcome_file("t/one", "cpu", done.tree).exists, what="the outcome")
+    wait_until(site.workspace.outcome_file("t/one", "cpu", done.tree).exists, event="the outcome")
     site.submit("w01", "t/two", f"stub: hold={site.scratch}/never")
-    wait_until(lambda: site.judging().problem == "t/two", what="a judge at work")
+    wait_until(lambda: site.judging().problem == "t/two", event="a judge at work")
     process.send_signal(number)
     code, output = outcome(process)
     assert code == 0, output
@@ -66,10 +66,10 @@ def test_another_run_has_branches_of_its_own(site: Site) -> None:
     assert {entry.run for entry in site.entries()} == {"night"}
 
 
-def test_it_dies_with_its_supervisor_and_takes_the_judge_along(site: Site) -> None:
+def test_the_daemon_and_its_judge_end_with_the_supervisor(site: Site) -> None:
     supervisor = subprocess.Popen(["sleep", "60"])
     try:
-        # A supervisor that is no longer the parent: it has ended before the daemon requested its parent-death signal.
+        # The supervisor is not the parent: it ended before the daemon requested its parent-death signal.
         orphan = site.run("daemon", extra={PARENT_VARIABLE: str(supervisor.pid)})
         assert orphan.returncode == 2
     finally:
@@ -83,7 +83,7 @@ def test_it_dies_with_its_supervisor_and_takes_the_judge_along(site: Site) -> No
 
 
 def test_its_log_has_what_it_did_and_its_judge_a_log_of_its_own(site: Site) -> None:
-    commit = site.submit("w01", "t/one", "stub: die-once")
+    commit = site.submit("w01", "t/one", "stub: kill-once")
     assert site.run("daemon", "--once").returncode == 0
     log = (site.workspace.logs / "daemon.log").read_text()
     assert re.search(rf"INFO .*queued {commit.tree} of w01 for t/one", log)
@@ -97,15 +97,15 @@ def test_a_commit_is_queued_soon_and_the_daemon_stays_small(site: Site) -> None:
     process = site.start("daemon")
     ready(site)
     site.submit("w00", "t/one", f"stub: hold={site.scratch}/go")  # keeps the judge busy
-    wait_until(lambda: site.judging().kind == "evaluation", what="a judge at work")
-    took = []
+    wait_until(lambda: site.judging().kind == "evaluation", event="a judge at work")
+    queue_times_s = []
     for number in range(5):
         commit = site.submit(f"w{number}", "t/two", f"number {number}", publish=False)
         started = time.monotonic()
         git(site.root, "update-ref", f"refs/heads/{commit.branch}", commit.id)
-        wait_until(partial(_queued, site, commit.tree), what="the candidate in the queue", poll_s=0.002)
-        took.append(time.monotonic() - started)
-    assert statistics.median(took) <= EVENT_TO_QUEUED_S, took
+        wait_until(partial(_queued, site, commit.tree), event="the candidate in the queue", poll_s=0.002)
+        queue_times_s.append(time.monotonic() - started)
+    assert statistics.median(queue_times_s) <= EVENT_TO_QUEUED_S, queue_times_s
     status = Path(f"/proc/{process.pid}/status").read_text()
     resident_mb = int(re.findall(r"VmRSS:\s+(\d+) kB", status)[0]) / 1024
     assert resident_mb <= DAEMON_MB

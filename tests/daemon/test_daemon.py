@@ -1,4 +1,4 @@
-"""The daemon on real git repositories with real processes; a stub answers in the judge's place."""
+"""The daemon on real git repositories with real processes; the stub replaces the judge."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from harness.model.config import Config
 from harness.model.verdict import EntryKind, Verdict
 from harness.workspace.file_watch import RefWatch
-from tests.daemon.conftest import Daemon, Once, kinds, of
+from tests.daemon.conftest import Daemon, Once, entries_of, kinds
 from tests.site import Site, git, write_problem
 from tests.waiting import wait_until
 
@@ -25,7 +25,7 @@ def test_the_way_of_a_candidate_from_commit_to_champion(site: Site, once: Once) 
     baseline = entries[0]
     assert baseline.kind is EntryKind.BASELINE
     assert set(baseline.baselines) == {"t/one-0", "t/one-1"}
-    (evaluation,) = of(entries, fast)
+    (evaluation,) = entries_of(entries, fast)
     assert evaluation.cites == baseline.seq
     assert evaluation.candidate is not None
     assert evaluation.candidate.model_dump() == {
@@ -35,13 +35,13 @@ def test_the_way_of_a_candidate_from_commit_to_champion(site: Site, once: Once) 
         "worker": "w02",
         "language": "cpp",
     }
-    (confirmation,) = of(entries, fast, EntryKind.CONFIRMATION)
+    (confirmation,) = entries_of(entries, fast, EntryKind.CONFIRMATION)
     assert confirmation.cites == evaluation.seq
-    (champion,) = of(entries, fast, EntryKind.CHAMPION)
+    (champion,) = entries_of(entries, fast, EntryKind.CHAMPION)
     assert champion.cites == confirmation.seq
     assert champion.summary == confirmation.summary
-    assert [entry.verdict for entry in of(entries, slow)] == [Verdict.PASSED]
-    assert not of(entries, slow, EntryKind.CONFIRMATION)
+    assert [entry.verdict for entry in entries_of(entries, slow)] == [Verdict.PASSED]
+    assert not entries_of(entries, slow, EntryKind.CONFIRMATION)
 
 
 def test_the_judge_is_asked_about_snapshots_of_commits_and_the_fastest_baseline(site: Site, once: Once) -> None:
@@ -61,7 +61,7 @@ def test_the_judge_is_asked_about_snapshots_of_commits_and_the_fastest_baseline(
     assert not (problem / "solutions").exists()
 
 
-def test_the_fastest_baseline_by_either_clock_is_told_and_entered(site: Site, once: Once) -> None:
+def test_the_fastest_baseline_by_either_clock_is_reported_and_entered(site: Site, once: Once) -> None:
     write_problem(site.root, "t/one", description="stub: two-clocks")
     git(site.root, "commit", "--quiet", "-a", "-m", "Measure by two clocks")
     site.submit("w01", "t/one", "for either clock")
@@ -75,7 +75,9 @@ def test_the_fastest_baseline_by_either_clock_is_told_and_entered(site: Site, on
     assert baseline.baselines["t/one-0"]["compile"] == 100.0
 
 
-def test_a_commit_made_while_the_daemon_runs_is_judged_and_its_worker_told(site: Site, daemon: Daemon) -> None:
+def test_a_commit_made_while_the_daemon_runs_is_judged_with_an_outcome_for_its_worker(
+    site: Site, daemon: Daemon
+) -> None:
     with daemon() as running:
         first = running.entry_of(site.submit("w01", "t/one", "stub: speedup=1.2"))
         second = running.entry_of(site.submit("w01", "t/two", "stub: verdict=INCORRECT_NUMERICAL"))
@@ -92,7 +94,7 @@ def test_the_same_tree_is_measured_once_whoever_commits_it_and_however_often(sit
     assert first.tree == second.tree
     once()
     once()
-    assert len(of(site.entries(), first)) == 1
+    assert len(entries_of(site.entries(), first)) == 1
     assert kinds(site)[EntryKind.EVALUATION] == 2
     assert kinds(site)[EntryKind.BASELINE] == 1
 
@@ -108,7 +110,7 @@ def test_packed_refs_are_seen_as_loose_ones_are(site: Site, once: Once) -> None:
     commit = site.submit("w01", "t/one", "packed")
     git(site.root, "pack-refs", "--all", "--prune")
     once()
-    assert len(of(site.entries(), commit)) == 1
+    assert len(entries_of(site.entries(), commit)) == 1
 
 
 def test_commits_that_the_coordination_branch_has_are_not_candidates_any_more(site: Site, once: Once) -> None:
@@ -150,13 +152,13 @@ def test_a_solution_that_would_overflow_a_parser_gets_its_verdict_and_others_are
     )
     with daemon() as running:  # after a restart the branch still holds it
         assert running.entry_of(site.submit("w02", "t/two", "stub: speedup=1.3")).verdict is Verdict.PASSED
-    assert len(of(site.entries(), deep)) == 1
+    assert len(entries_of(site.entries(), deep)) == 1
 
 
 def test_a_malformed_solution_gets_its_verdict_without_a_judge(site: Site, once: Once) -> None:
     commit = site.submit("w01", "t/one", solution="language: cobol\nentry: kernel.cpp::increment\n")
     once()
-    (entry,) = of(site.entries(), commit)
+    (entry,) = entries_of(site.entries(), commit)
     assert entry.verdict is Verdict.COMPILE_ERROR
     assert entry.reason is not None
     assert entry.reason.startswith("solution.yaml:1: ")
@@ -185,7 +187,7 @@ def test_a_link_that_leads_out_is_a_verdict_too(site: Site, once: Once) -> None:
 def test_a_language_that_the_run_does_not_allow_is_refused(site: Site, once: Once) -> None:
     commit = site.submit("w01", "t/one", "in cpp")
     once(Config(languages=("pytorch",)))
-    (entry,) = of(site.entries(), commit)
+    (entry,) = entries_of(site.entries(), commit)
     assert entry.verdict is Verdict.COMPILE_ERROR
     assert entry.reason == "solution.yaml: `language` is cpp; this run allows pytorch"
 
@@ -196,7 +198,7 @@ def test_the_limit_counts_evaluations_of_this_invocation_and_lets_confirmations_
     for number in range(5):
         site.submit("w01", "t/one", f"number {number} stub: speedup={1.2 + number / 10}")
     with daemon(limit=2):
-        wait_until(lambda: site.daemon().limit_reached, what="the limit")
+        wait_until(lambda: site.daemon().limit_reached, event="the limit")
         assert site.daemon().evaluations_done == 2
         assert site.daemon().queued == 3
     assert kinds(site)[EntryKind.EVALUATION] == 2
@@ -211,8 +213,8 @@ def test_a_problem_that_changes_while_the_daemon_runs_is_another_problem(site: S
         before = running.entry_of(commit)
         write_problem(site.root, "t/one", workloads=3)
         running.git("commit", "--quiet", "-am", "One more workload")
-        wait_until(lambda: len(of(site.entries(), commit)) == 2, what="a second evaluation")
-    after = of(site.entries(), commit)[1]
+        wait_until(lambda: len(entries_of(site.entries(), commit)) == 2, event="a second evaluation")
+    after = entries_of(site.entries(), commit)[1]
     assert after.problem_digest != before.problem_digest
     assert len(after.workloads) == 3
     assert kinds(site)[EntryKind.BASELINE] == 2
@@ -225,7 +227,7 @@ def test_a_change_of_documentation_is_no_change_of_a_problem(site: Site, once: O
     git(site.root, "add", "--all")
     git(site.root, "commit", "--quiet", "-m", "Say more")
     once()
-    assert len(of(site.entries(), commit)) == 1
+    assert len(entries_of(site.entries(), commit)) == 1
 
 
 def test_a_new_judge_version_measures_again(site: Site, once: Once, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,34 +235,34 @@ def test_a_new_judge_version_measures_again(site: Site, once: Once, monkeypatch:
     once()
     monkeypatch.setenv("STUB_JUDGE_VERSION", "2")
     once()
-    assert len({entry.environment.judge for entry in of(site.entries(), commit) if entry.environment}) == 2
+    assert len({entry.environment.judge for entry in entries_of(site.entries(), commit) if entry.environment}) == 2
 
 
-def test_a_malformed_problem_is_said_and_keeps_nobody_else_waiting(site: Site, daemon: Daemon) -> None:
+def test_a_malformed_problem_is_reported_and_delays_no_other(site: Site, daemon: Daemon) -> None:
     (site.root / "problems/t/one/workload.jsonl").write_text("{")
     git(site.root, "commit", "--quiet", "-am", "Break a problem")
     waiting = site.submit("w01", "t/one", "honest")
     with daemon() as running:
         running.entry_of(site.submit("w01", "t/two", "honest"))
-        assert "workload.jsonl:1" in running.says("candidates of t/one wait")
+        assert "workload.jsonl:1" in running.wait_for_message("candidates of t/one wait")
         write_problem(site.root, "t/one")
         running.git("commit", "--quiet", "-am", "Repair it")
         assert running.entry_of(waiting).verdict is Verdict.PASSED
-        wait_until(lambda: not site.daemon().messages, what="the end of the message")
+        wait_until(lambda: not site.daemon().messages, event="the end of the message")
 
 
-def test_a_problem_that_breaks_while_its_candidates_wait_holds_nobody_up(site: Site, daemon: Daemon) -> None:
+def test_a_problem_that_breaks_while_its_candidates_wait_delays_no_other(site: Site, daemon: Daemon) -> None:
     go = site.scratch / "go"
     with daemon() as running:
         busy = site.submit("w01", "t/two", f"stub: hold={go}")
-        wait_until(lambda: site.judging().kind == "evaluation", what="a judge at work")
+        wait_until(lambda: site.judging().kind == "evaluation", event="a judge at work")
         waiting = site.submit("w01", "t/one", "waits")
-        wait_until(lambda: site.daemon().queued == 1, what="a candidate in the queue")
+        wait_until(lambda: site.daemon().queued == 1, event="a candidate in the queue")
         (site.root / "problems/t/one/definition.json").write_text("{}")
         running.git("commit", "--quiet", "-am", "Break a problem")
         broken = git(site.root, "rev-parse", "HEAD")  # the daemon commits to this branch too
-        running.says("candidates of t/one wait")
-        wait_until(lambda: site.daemon().queued == 0, what="an empty queue")
+        running.wait_for_message("candidates of t/one wait")
+        wait_until(lambda: site.daemon().queued == 0, event="an empty queue")
         other_candidate = site.submit("w02", "t/two", "another")
         go.touch()
         running.entry_of(busy)
@@ -269,12 +271,12 @@ def test_a_problem_that_breaks_while_its_candidates_wait_holds_nobody_up(site: S
         assert running.entry_of(waiting).verdict is Verdict.PASSED
 
 
-def test_a_problem_that_is_taken_away_holds_nobody_up(site: Site, daemon: Daemon) -> None:
+def test_a_removed_problem_delays_no_other(site: Site, daemon: Daemon) -> None:
     git(site.root, "rm", "--quiet", "-r", "problems/t/one")
     with daemon() as running:
         site.submit("w01", "t/one", "an orphan")
         running.git("commit", "--quiet", "-m", "Take it away")
-        running.says("there is no problem t/one")
+        running.wait_for_message("there is no problem t/one")
         running.entry_of(site.submit("w01", "t/two", "fine"))
 
 
@@ -290,13 +292,13 @@ def test_a_stop_while_a_judge_works_leaves_no_judge_and_no_half_entry(site: Site
     go = site.scratch / "go"
     commit = site.submit("w01", "t/one", f"stub: hold={go}")
     with daemon():
-        wait_until(lambda: site.judging().kind == "evaluation", what="a judge at work")
+        wait_until(lambda: site.judging().kind == "evaluation", event="a judge at work")
         assert site.judging().worker == "w01"
     site.no_strays()
-    assert not of(site.entries(), commit)
+    assert not entries_of(site.entries(), commit)
     go.touch()
     once()
-    assert len(of(site.entries(), commit)) == 1
+    assert len(entries_of(site.entries(), commit)) == 1
 
 
 def test_without_watches_commits_are_found_by_looking(
@@ -308,19 +310,19 @@ def test_without_watches_commits_are_found_by_looking(
 
     monkeypatch.setattr(RefWatch, "start", refuse)
     with daemon() as running:
-        assert "max_user_watches" in running.says("the kernel gives no watches")
+        assert "max_user_watches" in running.wait_for_message("the kernel gives no watches")
         running.entry_of(site.submit("w01", "t/one", "found late"))
 
 
 def test_what_is_derived_may_be_deleted_at_any_time(site: Site, daemon: Daemon) -> None:
     with daemon() as running:
         running.entry_of(site.submit("w01", "t/one", "before"))
-        shutil.rmtree(site.workspace.derived, ignore_errors=True)  # the daemon goes on writing there
+        shutil.rmtree(site.workspace.derived, ignore_errors=True)  # the daemon continues to write there
         running.entry_of(site.submit("w01", "t/one", "after"))
     assert kinds(site)[EntryKind.EVALUATION] == 2
 
 
-def test_a_second_daemon_is_refused_and_told_who_is_there(site: Site, daemon: Daemon) -> None:
+def test_a_second_daemon_is_refused_with_the_name_of_the_first(site: Site, daemon: Daemon) -> None:
     with daemon() as running:
         running.entry_of(site.submit("w01", "t/one"))
         second = site.run("daemon", "--once")

@@ -7,12 +7,12 @@ import struct
 
 from harness.model.config import Config
 from harness.model.verdict import Verdict
-from tests.daemon.conftest import Once, of
+from tests.daemon.conftest import Once, entries_of
 from tests.safetensors import write_safetensors
 from tests.site import Site, git
 
 
-def test_the_judge_is_told_where_file_inputs_are(site: Site, once: Once) -> None:
+def test_the_judge_gets_the_directory_of_file_inputs(site: Site, once: Once) -> None:
     write_safetensors(site.root.parent / "data/x.safetensors", "x", "F32", [64], struct.pack("<64f", *range(64)))
     inputs = {"x": {"type": "safetensors", "path": "x.safetensors", "tensor_key": "x"}}
     line = json.dumps({"uuid": "file", "axes": {"n": 64}, "inputs": inputs})
@@ -20,7 +20,7 @@ def test_the_judge_is_told_where_file_inputs_are(site: Site, once: Once) -> None
     git(site.root, "commit", "--quiet", "-am", "Take the input from a file")
     commit = site.submit("w01", "t/one", "honest")
     once(Config(data_root="../data"))
-    (entry,) = of(site.entries(), commit)
+    (entry,) = entries_of(site.entries(), commit)
     assert entry.verdict is Verdict.PASSED
     requests = [request for request in site.requests() if request["problem"] == "t/one"]
     assert {request["kind"] for request in requests} == {"baseline", "evaluation", "confirmation"}

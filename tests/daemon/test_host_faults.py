@@ -1,4 +1,4 @@
-"""Faults of the machine are no candidate's verdict: it stays queued, the run pauses, and goes on when it can."""
+"""Faults of the machine give no verdict: the candidate stays queued, and the run pauses until the fault is over."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from harness.daemon.postponed import PostponedWork
 from harness.errors import EXIT_HOST_FAULT, EXIT_OUT_OF_MEMORY, ConfigurationError
 from harness.model.verdict import EntryKind, Verdict
 from harness.workspace import judge_client
-from tests.daemon.conftest import Daemon, Once, of
+from tests.daemon.conftest import Daemon, Once, entries_of
 from tests.site import Site
 from tests.waiting import wait_until
 
@@ -39,16 +39,16 @@ def test_a_run_pauses_with_the_reason_and_goes_on(
     monkeypatch.setenv("STUB_JUDGE_FAULT", str(fault))
     commit = site.submit("w01", "t/one", "honest")
     with daemon() as running:
-        message = running.says(f"paused: {shown}")
+        message = running.wait_for_message(f"paused: {shown}")
         assert message.endswith("; tried again until it works")
-        wait_until(lambda: len(site.requests()) >= 6, what="more tries than a candidate has")
+        wait_until(lambda: len(site.requests()) >= 6, event="more tries than a candidate has")
         status = site.daemon()
         assert status.paused is not None
         assert status.paused.startswith(shown)
         assert status.queued == 1
         fault.unlink()
         assert running.entry_of(commit).verdict is Verdict.PASSED
-        wait_until(lambda: not site.daemon().paused, what="the end of the pause")
+        wait_until(lambda: not site.daemon().paused, event="the end of the pause")
         assert not [line for line in site.daemon().messages if line.startswith("paused")]
     assert not list((site.workspace.state / "attempts").glob("*.json")), "no loss is counted"
     verdicts = [entry.verdict for entry in site.entries() if entry.kind is not EntryKind.CHAMPION]
@@ -61,15 +61,15 @@ def test_harness_status_shows_the_pause(site: Site, daemon: Daemon, monkeypatch:
     monkeypatch.setenv("STUB_JUDGE_FAULT", str(fault))
     site.submit("w01", "t/one", "honest")
     with daemon() as running:
-        running.says("paused")
+        running.wait_for_message("paused")
         shown = site.call("status").stdout
         assert "): paused: the GPU's driver does not work: GPU is lost (1 queued)" in shown
         fault.unlink()
-        wait_until(lambda: not site.daemon().queued, what="the end of the queue")
+        wait_until(lambda: not site.daemon().queued, event="the end of the queue")
 
 
 def test_others_are_judged_while_one_candidate_waits(site: Site, daemon: Daemon) -> None:
-    """One that needs what this machine lacks keeps no other waiting, and is judged once it is there."""
+    """A candidate with a fault of its own does not delay others, and is judged after the fault."""
     fault = site.scratch / "no-nvcc"
     special = site.submit("w01", "t/one", f"stub: fault={fault}")
     honest = [site.submit("w02", "t/two", f"honest {number}") for number in range(4)]
@@ -83,8 +83,8 @@ def test_others_are_judged_while_one_candidate_waits(site: Site, daemon: Daemon)
             return sum(request["solution_dir"] == place for request in site.requests())
 
         before = tries()
-        wait_until(lambda: tries() >= before + 2, what="more tries")
-        assert of(site.entries(), special) == []
+        wait_until(lambda: tries() >= before + 2, event="more tries")
+        assert entries_of(site.entries(), special) == []
         fault.unlink()
         assert running.entry_of(special).verdict is Verdict.PASSED
 
@@ -109,10 +109,10 @@ def test_a_candidate_that_alone_exhausts_memory_gets_its_verdict(site: Site, onc
     fault.write_text(f"{EXIT_OUT_OF_MEMORY} this machine lets nothing more start")
     once()
     entries = site.entries()
-    (entry,) = of(entries, greedy)
+    (entry,) = entries_of(entries, greedy)
     assert entry.verdict is Verdict.RUNTIME_ERROR
     assert "this machine lets nothing more start" in str(entry.reason)
-    assert [of(entries, commit)[0].verdict for commit in honest] == [Verdict.PASSED] * 8
+    assert [entries_of(entries, commit)[0].verdict for commit in honest] == [Verdict.PASSED] * 8
 
 
 def test_a_judge_that_the_kernel_kills_for_memory_is_no_loss_of_the_candidate(
@@ -121,9 +121,9 @@ def test_a_judge_that_the_kernel_kills_for_memory_is_no_loss_of_the_candidate(
     """SIGKILL while the kernel's count of such kills rises; a plain SIGKILL counts, as before."""
     kills = iter(range(10**6))
     monkeypatch.setattr(judge_client, "oom_kills", lambda: next(kills))
-    commit = site.submit("w01", "t/one", "stub: die-once")
+    commit = site.submit("w01", "t/one", "stub: kill-once")
     once()
-    (entry,) = of(site.entries(), commit)
+    (entry,) = entries_of(site.entries(), commit)
     assert entry.verdict is Verdict.PASSED
     assert not (site.workspace.state / "attempts").exists()
 

@@ -1,4 +1,4 @@
-"""A ledger from before the present judge protocol: its champions are history until they are measured again."""
+"""A ledger of the former judge protocol: its champions do not count until they are measured again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from harness.model.judging import JUDGE_PROTOCOL
 from harness.model.verdict import EntryKind, Verdict
 from harness.report.proof import check_proof
 from harness.report.review import review
-from tests.daemon.conftest import Once, of
+from tests.daemon.conftest import Once, entries_of
 from tests.ledger.ledgers import draft
 from tests.site import Commit, Site, git
 
@@ -28,7 +28,7 @@ OLD = JUDGE_PROTOCOL - 1
 
 
 def enter_old_champion(site: Site, commit: Commit, speedup: float) -> None:
-    """Write what a daemon with a judge of the former protocol would have entered of a candidate."""
+    """Enter the documents of a champion as a daemon with a judge of the former protocol wrote them."""
     digest = problem_digest(site.root / "problems" / commit.problem)
     fixed = {
         "problem": commit.problem,
@@ -55,7 +55,7 @@ def standing_of(site: Site, problem: str = "t/one") -> Standing:
 
 @pytest.fixture
 def old(site: Site, monkeypatch: pytest.MonkeyPatch) -> Commit:
-    """A champion of 3.0x by the former judge protocol, which this one measures as 1.4x; its branch is gone."""
+    """Return a champion of 3.0x by the former judge protocol and 1.4x by the present one, without its branch."""
     monkeypatch.setenv("STUB_JUDGE_VERSION", "of this protocol")
     commit = site.submit("w01", "t/one", "stub: speedup=1.4")
     enter_old_champion(site, commit, 3.0)
@@ -93,10 +93,12 @@ def test_a_champion_of_an_older_protocol_is_history_until_it_is_measured_again_f
     assert after.champion.speedup == pytest.approx(1.4, rel=0.01)
     assert cells(after)[3].startswith("1.4")
     assert "judge protocol" not in site.call("status").stdout
-    assert len(of(site.entries(), fresh)) == 1
+    assert len(entries_of(site.entries(), fresh)) == 1
     with Repo(site.workspace) as repo:
-        whats = [request.message for request in audit(site.workspace, repo, branch="main").breaks]
-    assert [message for message in whats if "champion" in message or "protocol" in message or "twice" in message] == []
+        break_messages = [request.message for request in audit(site.workspace, repo, branch="main").breaks]
+    assert [
+        message for message in break_messages if "champion" in message or "protocol" in message or "twice" in message
+    ] == []
     count = len(site.requests())
     once()
     assert len(site.requests()) == count, "measured again once"
@@ -119,22 +121,24 @@ def test_a_runner_up_is_measured_again_and_takes_the_place_of_a_champion_that_fa
     evaluated = [Path(request["solution_dir"]).name for request in site.requests() if request["kind"] == "evaluation"]
     assert evaluated == [first.tree, second.tree, fresh.tree], "both go first, though one worker made both"
     entries = [entry for entry in site.entries() if entry.judge_protocol == JUDGE_PROTOCOL]
-    assert [entry.verdict for entry in of(entries, first)] == [Verdict.REWARD_HACK]
-    assert of(entries, third) == []
-    assert len(of(entries, second, EntryKind.CONFIRMATION)) == 1
+    assert [entry.verdict for entry in entries_of(entries, first)] == [Verdict.REWARD_HACK]
+    assert entries_of(entries, third) == []
+    assert len(entries_of(entries, second, EntryKind.CONFIRMATION)) == 1
     after = standing_of(site)
     assert after.champion is not None
     assert after.champion.tree == second.tree
     assert (after.outdated, outdated_note([after])) == ((), [])
 
 
-def test_what_cannot_be_measured_again_stays_marked_and_stops_nobody(site: Site, old: Commit, once: Once) -> None:
+def test_candidates_that_cannot_be_measured_again_stay_marked_and_delay_no_other(
+    site: Site, old: Commit, once: Once
+) -> None:
     git(site.root, "update-ref", "-d", "refs/kept/w01")
     git(site.root, "reflog", "expire", "--expire=now", "--all")
     git(site.root, "prune", "--expire=now")
     fresh = site.submit("w02", "t/one", "stub: speedup=1.2")
     once()
-    assert len(of(site.entries(), fresh, EntryKind.CONFIRMATION)) == 1
+    assert len(entries_of(site.entries(), fresh, EntryKind.CONFIRMATION)) == 1
     assert f"t/one seq 3 cannot be measured again: its commit {old.id} is missing" in site.daemon().messages
     after = standing_of(site)
     assert after.champion is not None
@@ -142,7 +146,7 @@ def test_what_cannot_be_measured_again_stays_marked_and_stops_nobody(site: Site,
     assert [row["judge_protocol"] for row in for_scripts(after)["outdated"]] == [OLD]
 
 
-def test_what_people_read_of_a_history_says_why_it_does_not_count(site: Site, old: Commit) -> None:
+def test_displays_of_a_history_give_the_reason_why_it_does_not_count(site: Site, old: Commit) -> None:
     reason = "of judge protocol 1 and does not count: numbers of different judge protocols are not compared"
     with Repo(site.workspace) as repo, Index(site.workspace, branch="main") as index:
         index.refresh(repo)

@@ -1,4 +1,4 @@
-"""Under load: judges do not wait for git, the queue is bounded, and nothing is left out."""
+"""The daemon under load: judges do not wait for git, the queue is bounded, and no candidate is lost."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from harness.daemon import due_work
 from harness.daemon.queue import EvaluationQueue, Job
 from harness.git.repo import Repo
 from harness.model.verdict import EntryKind
-from tests.daemon.conftest import Daemon, Once, of
+from tests.daemon.conftest import Daemon, Once, entries_of
 from tests.site import Commit, Site, git
 from tests.waiting import DEADLINE_S, wait_until
 
@@ -61,12 +61,12 @@ def test_a_scan_in_slices_leaves_nothing_out(site: Site, once: Once, monkeypatch
 def test_judges_go_on_while_the_ledger_is_committed(
     site: Site, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    committing, go_on = threading.Event(), threading.Event()
+    committing, may_commit = threading.Event(), threading.Event()
     commit = Repo.commit_built
 
     def waiting_commit(*arguments: Any, **options: Any) -> str:
         committing.set()
-        assert go_on.wait(DEADLINE_S)
+        assert may_commit.wait(DEADLINE_S)
         return commit(*arguments, **options)
 
     monkeypatch.setattr(Repo, "commit_built", waiting_commit)
@@ -77,11 +77,11 @@ def test_judges_go_on_while_the_ledger_is_committed(
         second = site.submit("w01", "t/one", "stub: speedup=0.95")
         running.entry_of(second)
         assert "ledger/t/one.yaml" not in git(site.root, "ls-tree", "-r", "--name-only", "main")
-        go_on.set()
+        may_commit.set()
         wait_until(
-            lambda: "ledger/t/one.yaml" in git(site.root, "ls-tree", "-r", "--name-only", "main"), what="a commit"
+            lambda: "ledger/t/one.yaml" in git(site.root, "ls-tree", "-r", "--name-only", "main"), event="a commit"
         )
-    assert len(of(site.entries(), first)) == len(of(site.entries(), second)) == 1
+    assert len(entries_of(site.entries(), first)) == len(entries_of(site.entries(), second)) == 1
 
 
 def test_what_a_commit_of_the_ledger_keeps_from_is_reported_and_tried_again(
@@ -93,7 +93,7 @@ def test_what_a_commit_of_the_ledger_keeps_from_is_reported_and_tried_again(
     head_name.write_text("refs/heads/main\n")
     with daemon() as running:
         running.entry_of(site.submit("w01", "t/one", "stub: speedup=0.9"))
-        assert "main is being rebased" in running.says("entries cannot be committed now")
+        assert "main is being rebased" in running.wait_for_message("entries cannot be committed now")
         head_name.unlink()
-        wait_until(lambda: not site.daemon().messages, what="the end of the message")
+        wait_until(lambda: not site.daemon().messages, event="the end of the message")
     assert "ledger/t/one.yaml" in git(site.root, "ls-tree", "-r", "--name-only", "main")

@@ -1,4 +1,4 @@
-"""The figures that the daemon serves to Prometheus, and its watch on the disk."""
+"""The figures that the daemon serves to Prometheus, and its check of the free disk space."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.waiting import wait_until
 
 
 def figures(port: int) -> dict[str, float]:
-    """Name with labels -> value, as Prometheus reads them."""
+    """Return name with labels -> value, as Prometheus reads them."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
         assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
         lines = answer.read().decode().splitlines()
@@ -39,14 +39,14 @@ def test_figures_of_a_running_daemon(site: Site, daemon: Daemon, free_port: int)
     site.submit("w01", "t/one", "stub: speedup=1.5")
     site.submit("w02", "t/one", "stub: speedup=0.8")
     with daemon(metrics_port=free_port):
-        wait_until(lambda: site.daemon().evaluations_done == 2, what="two evaluations")
+        wait_until(lambda: site.daemon().evaluations_done == 2, event="two evaluations")
 
         def ended() -> dict[str, float] | None:
             served = figures(free_port)
             is_idle = served.get('harness_judges{state="idle"}') == 1
             return served if is_idle and served["harness_entries_total"] == 5 else None
 
-        served = wait_until(ended, what="five entries and an idle judge")
+        served = wait_until(ended, event="five entries and an idle judge")
     assert sum(kinds(site).values()) == 5
     assert served["harness_evaluations_total"] == 2
     assert served["harness_queue_wait_seconds_count"] == 3  # the confirmation waited too
@@ -76,17 +76,17 @@ def test_judging_pauses_before_the_disk_is_full_and_goes_on(
     site: Site, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(disk_watch, "LEAST_FREE_BYTES", 10**18)
-    monkeypatch.setattr(disk_watch, "LEAST_FREE_SHARE", 2.0)  # no disk has twice its size free
+    monkeypatch.setattr(disk_watch, "LEAST_FREE_SHARE", 2.0)  # a requirement of twice the disk's size is never met
     monkeypatch.setattr(disk_watch, "_LOOK_EVERY_S", 0.05)
     with daemon() as running:
         commit = site.submit("w01", "t/one", "stub: speedup=0.9")
-        assert "MB free, and judging pauses below" in running.says("paused: the disk of")
-        wait_until(lambda: site.daemon().queued == 1, what="a candidate in the queue")
+        assert "MB free, and judging pauses below" in running.wait_for_message("paused: the disk of")
+        wait_until(lambda: site.daemon().queued == 1, event="a candidate in the queue")
         assert site.daemon().paused is not None
         assert site.requests() == []
         monkeypatch.setattr(disk_watch, "LEAST_FREE_SHARE", 0.0)
         running.entry_of(commit)
-        wait_until(lambda: site.daemon().paused is None, what="the end of the pause")
+        wait_until(lambda: site.daemon().paused is None, event="the end of the pause")
 
 
 def test_a_disk_that_fills_and_empties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,6 +98,6 @@ def test_a_disk_that_fills_and_empties(tmp_path: Path, monkeypatch: pytest.Monke
         file.write_bytes(bytes(4 * 2**20 - 2**15))
         assert str(tmp_path / "disk") in (watch.fault() or "")
         file.write_bytes(bytes(4 * 2**20 - 2**16 - 2**15))
-        assert watch.fault() is not None, "it goes on only when there is clearly enough"
+        assert watch.fault() is not None, "judging resumes only with a margin of free space"
         file.unlink()
         assert watch.fault() is None

@@ -13,7 +13,7 @@ from harness.ledger.index import Index
 from harness.ledger.standings import standings
 from harness.model.entry import Entry
 from harness.model.verdict import EntryKind, Verdict
-from tests.daemon.conftest import Once, kinds, of
+from tests.daemon.conftest import Once, entries_of, kinds
 from tests.site import SOLUTION, Commit, Site
 
 SEALED = """language: cuda
@@ -32,7 +32,7 @@ def requests(site: Site) -> list[str]:
 
 
 def entry_of(site: Site, commit: Commit) -> Entry:
-    (entry,) = of(site.entries(), commit)
+    (entry,) = entries_of(site.entries(), commit)
     return entry
 
 
@@ -45,13 +45,13 @@ def test_a_sealed_candidate_with_the_code_of_a_measured_one_is_answered_from_the
     first = submit(site, "w01", "stub: binary=A stub: speedup=1.4")
     once()
     measured = entry_of(site, first)
-    again = submit(site, "w02", "another comment stub: binary=A stub: speedup=1.6")
-    other = submit(site, "w02", "stub: binary=B stub: speedup=0.95")
+    second = submit(site, "w02", "another comment stub: binary=A stub: speedup=1.6")
+    third = submit(site, "w02", "stub: binary=B stub: speedup=0.95")
     once()
-    repeated = entry_of(site, again)
+    repeated = entry_of(site, second)
     assert (measured.answered_from, repeated.answered_from) == (None, measured.seq)
     assert repeated.candidate is not None
-    assert (repeated.candidate.worker, repeated.candidate.tree) == ("w02", again.tree)
+    assert (repeated.candidate.worker, repeated.candidate.tree) == ("w02", second.tree)
     assert (repeated.verdict, repeated.workloads, repeated.summary, repeated.cites, repeated.device) == (
         Verdict.PASSED,
         measured.workloads,
@@ -59,7 +59,7 @@ def test_a_sealed_candidate_with_the_code_of_a_measured_one_is_answered_from_the
         measured.cites,
         measured.device,
     )
-    assert entry_of(site, other).answered_from is None
+    assert entry_of(site, third).answered_from is None
     # One baseline, three requests for evaluations, and the confirmation of the measured one only.
     assert kinds(site) == {
         EntryKind.BASELINE: 1,
@@ -86,10 +86,10 @@ def test_a_sealed_candidate_with_the_code_of_a_measured_one_is_answered_from_the
 def test_only_verdicts_that_follow_from_the_code_are_repeated(site: Site, once: Once, verdict: Verdict) -> None:
     first = submit(site, "w01", f"stub: binary=A stub: verdict={verdict}")
     once()
-    again = submit(site, "w02", "another comment stub: binary=A stub: speedup=0.9")
+    second = submit(site, "w02", "another comment stub: binary=A stub: speedup=0.9")
     once()
     repeats = verdict is Verdict.INCORRECT_NUMERICAL
-    entry = entry_of(site, again)
+    entry = entry_of(site, second)
     assert entry.answered_from == (entry_of(site, first).seq if repeats else None)
     assert entry.verdict is (verdict if repeats else Verdict.PASSED)
     assert breaks(site) == []
@@ -99,15 +99,15 @@ def test_host_code_is_measured_again_and_counted(site: Site, once: Once) -> None
     first = site.submit("w01", "t/one", "stub: binary=A stub: speedup=0.9")
     once()
     comment = site.submit("w02", "t/one", "a stub: speedup=0.91")
-    other = SOLUTION.replace("WIDTH: 1", "WIDTH: 2")
-    code = site.submit("w02", "t/one", "stub: binary=A stub: speedup=0.92", solution=other)
+    changed_solution = SOLUTION.replace("WIDTH: 1", "WIDTH: 2")
+    code = site.submit("w02", "t/one", "stub: binary=A stub: speedup=0.92", solution=changed_solution)
     once()
     entries = [entry_of(site, commit) for commit in (first, comment, code)]
     prints = [entry.fingerprint for entry in entries]
     assert all(prints)
     assert [entry.answered_from for entry in entries] == [None] * 3
-    assert len({each.source for each in prints if each}) == 2
-    assert [each.binary is None for each in prints if each] == [False, True, False]
+    assert len({fingerprint.source for fingerprint in prints if fingerprint}) == 2
+    assert [fingerprint.binary is None for fingerprint in prints if fingerprint] == [False, True, False]
     standing = json.loads(site.call("status", "--json").stdout)["problems"][0]
     assert (standing["near_duplicates"], standing["answered_from_ledger"]) == (2, 0)
 
@@ -115,11 +115,11 @@ def test_host_code_is_measured_again_and_counted(site: Site, once: Once) -> None
 def test_what_repeats_a_measurement_is_shown(site: Site, once: Once) -> None:
     first = submit(site, "w01", "stub: binary=A stub: speedup=0.9")
     once()
-    again = submit(site, "w02", "another comment stub: binary=A")
+    second = submit(site, "w02", "another comment stub: binary=A")
     once()
     seq = entry_of(site, first).seq
     status = site.call("status").stdout
     assert "2 evaluations, 1 of candidates nearly identical to an earlier one (1 answered from the ledger)" in status
     assert f"as seq {seq} (same code and launches): Try another comment" in site.call("log").stdout
-    told = outcome_text(entry_of(site, again), best=None, axes={})
-    assert f"not measured: code and launches are those of entry {seq}" in told
+    answer = outcome_text(entry_of(site, second), best=None, axes={})
+    assert f"not measured: code and launches are those of entry {seq}" in answer

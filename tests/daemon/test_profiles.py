@@ -1,4 +1,4 @@
-"""Profiles that workers ask for: the daemon has an idle judge make them, and enters nothing."""
+"""Profiles that workers request: an idle judge makes them, and the daemon enters nothing in the ledger."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def test_candidates_come_first_and_a_lost_judge_answers_nothing_wrong(
     release = tmp_path / "release"
     submitted = site.submit("w01", "t/one", f"stub: hold={release}")
     waiting = site.submit("w02", "t/two", "stub: speedup=0.8")
-    dying = site.submit("w03", "t/one", "stub: die")
+    killer = site.submit("w03", "t/one", "stub: kill")
     reports: list[CounterReport | None] = []
-    asking = threading.Thread(target=lambda: reports.append(ask(site, order(dying, "a"))))
+    asking = threading.Thread(target=lambda: reports.append(ask(site, order(killer, "a"))))
     with daemon() as running:
         asking.start()
-        wait_until(lambda: waiting_orders(site.workspace), what="an order")
+        wait_until(lambda: waiting_orders(site.workspace), event="an order")
         release.touch()
         for commit in (submitted, waiting):
             running.entry_of(commit)
@@ -87,7 +87,7 @@ def test_the_tool_profiles_what_passed_and_names_workloads() -> None:
     assert len(submissions) == 1
 
 
-def test_an_order_that_nobody_answers_is_withdrawn(site: Site) -> None:
+def test_an_order_without_a_reply_is_withdrawn(site: Site) -> None:
     commit = site.submit("w01", "t/one", "stub: speedup=0.8")
     with pytest.raises(TimeoutError, match="no judge was free for a profile"):
         order_profile(site.workspace, order(commit, "a"), stop=threading.Event(), deadline_s=0.0)

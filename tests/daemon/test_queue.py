@@ -1,4 +1,4 @@
-"""The queue is fair, takes confirmations first and holds nothing twice."""
+"""The queue is fair, returns confirmations first, and holds each candidate once."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ def test_a_job_that_is_put_last_comes_after_its_workers_others_and_after_other_w
     first = queue.take("cpu")
     assert first is not None
     queue.put_last(first)
-    assert not queue.add(first), "it is known still"
+    assert not queue.add(first), "the queue still has its key"
     assert [candidate.key.tree for candidate in drain(queue)] == ["b0", "a1", "b1", "a0"]
 
 
-def test_confirmations_go_first_whoevers_turn_it_is() -> None:
+def test_confirmations_precede_the_turns_of_workers() -> None:
     queue = EvaluationQueue()
     queue.add(job("w01", "a0"))
     queue.add(job("w02", "b0"))

@@ -1,4 +1,4 @@
-"""Answers that the ledger cannot take now wait in order and are entered later; no answer is entered twice."""
+"""Answers that the ledger cannot store yet wait in order and are entered later; no answer is entered twice."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def draft(note: str) -> EntryDraft:
 
 
 class Refusing:
-    """A ledger's `append` that the disk refuses `times` times."""
+    """A ledger's `append` that fails `times` times as on a full disk."""
 
     def __init__(self, ledger: Ledger, times: int) -> None:
         self._append = ledger.append
@@ -81,7 +81,7 @@ def test_entering_again_from_what_follows_keeps_the_order(site: Site, ledger: Le
     assert [entry.note for entry in site.entries()] == ["first", "second"]
 
 
-def test_a_commit_that_git_refuses_is_said_and_tried_again(
+def test_a_commit_that_git_refuses_is_reported_and_tried_again(
     site: Site, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     status = StatusWriter(site.workspace)

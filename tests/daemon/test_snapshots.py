@@ -1,4 +1,4 @@
-"""Snapshots are what was committed, and are made again when they are not."""
+"""Snapshots equal the committed tree, and are made again when they differ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes docs/catalogue.md, the list of all problems: `python -m tests.docs.catalogue`, which `make docs` runs."""
+"""Write docs/catalogue.md, the list of all problems: `python -m tests.docs.catalogue`, which `make docs` runs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _DIRECTIONS = ("forward", "backward, recompute", "backward, saved", "backward")
 
 @dataclass(frozen=True)
 class CatalogueRow:
-    """One problem."""
+    """A problem's row in the catalogue."""
 
     suite: str
     name: str
@@ -44,12 +44,12 @@ class CatalogueRow:
 
 @cache
 def catalogue_rows() -> tuple[CatalogueRow, ...]:
-    """All problems, sorted by their keys."""
+    """Return the rows of all problems, sorted by their keys."""
     return tuple(_row(key) for key in list_problems(PROBLEMS))
 
 
 def catalogue() -> str:
-    """The whole page."""
+    """Return the text of docs/catalogue.md."""
     rows = catalogue_rows()
     parts = [_HEAD, _counts("suite", rows, lambda row: row.suite), "\n## Counts\n"]
     parts += [_counts("direction", rows, lambda row: row.direction, _DIRECTIONS)]
@@ -68,7 +68,7 @@ def catalogue() -> str:
 
 
 def duplicate_graphs(rows: Iterable[CatalogueRow]) -> dict[str, list[str]]:
-    """Graph hash -> the problems that share it, for each hash that more than one problem has."""
+    """Return graph hash -> problems, for each hash that more than one problem has."""
     owners: dict[str, list[str]] = {}
     for row in rows:
         if row.graph is not None:

@@ -1,4 +1,4 @@
-"""docs/commands.md, from the program itself: `python -m tests.docs.commands` writes it."""
+"""Write docs/commands.md from the help of the program: `python -m tests.docs.commands`."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ are replaced by the name of the variable.
 
 
 def reference() -> str:
-    """The whole page."""
-    context = cli.make_context("harness", [], resilient_parsing=True)  # with the settings that people meet
+    """Return the text of docs/commands.md."""
+    context = cli.make_context("harness", [], resilient_parsing=True)  # has the program's context settings
     return "\n".join([_HEAD, *_pages(context, cli)]).rstrip() + "\n"
 
 

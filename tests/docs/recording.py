@@ -45,10 +45,10 @@ def output_of(directory: Path, command: str) -> str:
     search_path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = clean_environment({"PATH": search_path, "COLUMNS": str(_COLUMNS)})
     words = ["harness", *shlex.split(command)]
-    done = subprocess.run(
+    completed = subprocess.run(
         words, cwd=directory, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=True
     )
-    return done.stdout
+    return completed.stdout
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The tables of attacks and controls in docs/trust.md name every one that is tested, once, and enough of them."""
+"""The tables in docs/trust.md name each tested attack and control once, and the least number is met."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ON_A_CPU = {"stopped", "warm"}
 
 
 def _table(heading: str) -> list[Row]:
-    """The first table below a heading, as rows by column."""
+    """Return the first table below a heading, as rows by column."""
     _, _, below = _PAGE.read_text().partition(f"### {heading}\n")
     lines = [line.strip("| ").split(" | ") for line in below.partition("###")[0].splitlines() if line.startswith("|")]
     columns, _, *rows = lines
@@ -47,12 +47,12 @@ def _shown_by(attack: cases.Attack | cpu_cases.Attack) -> str:
 
 
 @pytest.mark.parametrize(
-    ("heading", "attacks", "least", "classes"),
+    ("heading", "attacks", "minimum", "classes"),
     [("GPU attacks", GPU_ATTACKS, 32, _ON_A_GPU), ("CPU attacks", CPU_ATTACKS, 22, _ON_A_CPU)],
     ids=["gpu", "cpu"],
 )
 def test_each_attack_is_in_the_table_once(
-    heading: str, attacks: Iterable[cases.Attack | cpu_cases.Attack], least: int, classes: set[str]
+    heading: str, attacks: Iterable[cases.Attack | cpu_cases.Attack], minimum: int, classes: set[str]
 ) -> None:
     rows = _table(heading)
     shown_by = {attack.name: _shown_by(attack) for attack in attacks}
@@ -61,7 +61,7 @@ def test_each_attack_is_in_the_table_once(
         of_row = {shown_by[name] for name in row["attacks"].split(", ")}
         assert row["shown by"] in of_row, row
         assert row["shown by"] != "no gain" or of_row == {"no gain"}, row
-    assert len([row for row in rows if row["shown by"] != "no gain"]) >= least
+    assert len([row for row in rows if row["shown by"] != "no gain"]) >= minimum
     assert classes <= {row["class"] for row in rows}
 
 

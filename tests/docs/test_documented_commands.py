@@ -1,4 +1,4 @@
-"""The commands of README.md and of the how-to pages: their options exist, and what can run here runs."""
+"""The commands of README.md and of the how-to pages: their options exist, and those that can run here succeed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROOT = FILE.parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 _BLOCK = re.compile(r"^```[a-z]*\n(.*?)^```|((?:^ {4}\S.*\n)+)", re.DOTALL | re.MULTILINE)
 PROBLEM = "starter/rmsnorm_h4096"
-# Commands of the executed pages that cannot run in this test, by a word of theirs, and the reason.
+# Commands of the executed pages that cannot run in this test: a word of the command, and the reason.
 NOT_RUN = {
     "claude": "needs the key of a model's provider",
     "--deep": "minutes long; tests/corpus runs it",
@@ -71,13 +71,13 @@ def parse(words: tuple[str, ...]) -> None:
     """
     command: click.Command = cli
     context = click.Context(cli)
-    rest = list(words[1:])
+    remaining = list(words[1:])
     while isinstance(command, click.Group):
-        name, subcommand, rest = command.resolve_command(context, rest)
+        name, subcommand, remaining = command.resolve_command(context, remaining)
         assert subcommand is not None
         command, context = subcommand, click.Context(subcommand, info_name=name, parent=context)
     # Values are not converted: an example names files that do not exist here.
-    _, left_over, _ = command.make_parser(context).parse_args(rest)
+    _, left_over, _ = command.make_parser(context).parse_args(remaining)
     assert not left_over, f"unexpected argument {left_over[0]}"
 
 

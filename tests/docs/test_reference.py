@@ -1,4 +1,4 @@
-"""The documentation says what the program says, and its links lead somewhere."""
+"""The documentation agrees with the program, and the targets of its links exist."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
 
 def test_the_reference_of_commands_is_the_programs_own() -> None:
-    # In a process of its own: click keeps the help option of the first context, which another test may have made.
+    # A new process, because click keeps the help option of the first context, which may be of another test.
     code = "import sys; from tests.docs.commands import reference; sys.stdout.write(reference())"
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120, check=True
     )
-    assert FILE.read_text() == done.stdout, "`make docs` writes it again"
+    assert FILE.read_text() == completed.stdout, "`make docs` writes it again"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
@@ -49,8 +49,8 @@ def test_a_drawing_is_of_the_present_source(source: Path) -> None:
 def test_the_site_is_built_without_warnings_and_loads_nothing_from_other_hosts(tmp_path: Path) -> None:
     mkdocs = Path(sys.executable).with_name("mkdocs")
     command = [str(mkdocs), "build", "--strict", "--site-dir", str(tmp_path / "site")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
+    completed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert completed.returncode == 0, completed.stderr
     pages = list((tmp_path / "site").rglob("*.html"))
     assert len(pages) >= len(PAGES) - 3, "README.md, CONTRIBUTING.md and CHANGELOG.md of the repository are no pages"
     loads = re.compile(r"<(?:script|img|link)[^>]*(?:src|href)=\"(?:https?:)?//[^>]*>")

@@ -1,4 +1,4 @@
-"""The tutorial, command by command, as a newcomer types it: with the stub judge and with the real one."""
+"""The commands of the tutorial, in order, with the stub judge and with the real judge."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PROGRAMS = ("harness ", "git ", "cd ")
 
 
 def steps() -> Iterator[tuple[str, list[str]]]:
-    """Each command of the tutorial, and the lines that it shows of the output."""
+    """Yield each command of the tutorial with the lines of its output that the tutorial shows."""
     text = (FILE.parent / "tutorial.md").read_text()
     for block in _BLOCK.findall(text):
         command: str | None = None
@@ -37,42 +37,42 @@ def steps() -> Iterator[tuple[str, list[str]]]:
 
 
 def pattern(shown: str) -> str:
-    """A shown line as a pattern: `…` stands for anything, spaces for any spaces."""
+    """Return a shown line as a pattern: `…` matches any text, and spaces match any spaces."""
     parts = [r"\s+".join(map(re.escape, part.split())) for part in shown.split("…")]
     return ".*".join(parts)
 
 
-def type_everything(directory: Path, extra: dict[str, str]) -> int:
-    """Type every command in one shell's place; how many there were."""
-    here, typed = directory, 0
+def run_commands(directory: Path, extra: dict[str, str]) -> int:
+    """Run every command as in one shell, and return the number of commands."""
+    current_directory, command_count = directory, 0
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = clean_environment({"PATH": path, "HOME": str(directory), "COLUMNS": "160", **extra})
     for command, shown in steps():
         assert command.startswith(_PROGRAMS), command
         words = shlex.split(command)
-        typed += 1
+        command_count += 1
         if words[0] == "cd":
-            here = here / words[1]
+            current_directory = current_directory / words[1]
             continue
-        done = subprocess.run(
-            words, cwd=here, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
-            timeout=1200,
+        completed = subprocess.run(
+            words, cwd=current_directory, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            check=False, timeout=1200,
         )  # fmt: skip
-        assert done.returncode == 0, f"{command}\n{done.stdout}"
+        assert completed.returncode == 0, f"{command}\n{completed.stdout}"
         for line in shown:
-            assert re.search(pattern(line), done.stdout), f"{command}\nshould show: {line}\n{done.stdout}"
-    return typed
+            assert re.search(pattern(line), completed.stdout), f"{command}\nshould show: {line}\n{completed.stdout}"
+    return command_count
 
 
 @pytest.mark.slow
 def test_the_tutorial_works_as_it_stands(tmp_path: Path) -> None:
     (tmp_path / "locks").mkdir()
     stub = shlex.join([sys.executable, str(STUB)])
-    typed = type_everything(tmp_path, {"HARNESS_JUDGE_COMMAND": stub, "HARNESS_LOCK_DIR": str(tmp_path / "locks")})
-    assert typed >= 18
+    command_count = run_commands(tmp_path, {"HARNESS_JUDGE_COMMAND": stub, "HARNESS_LOCK_DIR": str(tmp_path / "locks")})
+    assert command_count >= 18
     assert (tmp_path / "kernels/report.html").stat().st_size > 20_000
 
 
 @pytest.mark.slow
 def test_the_tutorial_works_with_the_real_judge(tmp_path: Path) -> None:
-    type_everything(tmp_path, {})
+    run_commands(tmp_path, {})

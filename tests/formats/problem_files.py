@@ -69,7 +69,7 @@ def write_solution(directory: Path, text: str = SOLUTION, **sources: str) -> Pat
 
 
 def write_safetensors(path: Path, tensors: Mapping[str, tuple[str, list[int]]]) -> None:
-    """A file with a true header and no data: what the check reads."""
+    """Write a file with a valid header and no data; the check reads only the header."""
     header = json.dumps({name: {"dtype": d, "shape": s, "data_offsets": [0, 0]} for name, (d, s) in tensors.items()})
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(len(header).to_bytes(8, "little") + header.encode())

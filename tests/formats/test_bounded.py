@@ -1,4 +1,4 @@
-"""Texts that would overflow the C stack, memory or patience of a parser: one clear error each, and never a crash."""
+"""Texts that would overflow the C stack or the memory of a parser, or take minutes: each gives one clear error."""
 
 from __future__ import annotations
 
@@ -139,12 +139,12 @@ def test_a_file_that_is_too_large_is_not_read_whole(tmp_path: Path) -> None:
 
 
 def test_pydantics_own_parser_bounds_the_nesting() -> None:
-    """Messages between our processes go through it: tests/test_architecture.py allows that."""
+    """It parses messages between our processes, as tests/test_architecture.py permits."""
     with pytest.raises(ValidationError, match="recursion limit exceeded"):
         JudgeRequest.model_validate_json("[" * N)
 
 
-# --- any text at all ---
+# --- arbitrary texts ---
 
 _PIECES = st.sampled_from(
     [
@@ -208,5 +208,5 @@ def test_any_text_gives_a_value_or_an_error_of_ours(
         partial(_tensor, raw, tmp_path_factory.getbasetemp()),
     ]
     for call in calls:
-        with suppress(HarnessError):  # anything else fails the test
+        with suppress(HarnessError):  # any other exception fails the test
             call()

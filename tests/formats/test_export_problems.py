@@ -51,7 +51,7 @@ def test_solutions_and_notes_stay_behind_and_data_come_along(tmp_path: Path) -> 
     assert files == ["data/blob.bin", "definition.json", "workload.jsonl"]
 
 
-def test_what_is_there_is_kept_unless_asked(tmp_path: Path) -> None:
+def test_existing_files_are_kept_unless_replaced(tmp_path: Path) -> None:
     problem = load_problem(write_problem(tmp_path / "problems/L1/p"))
     target = export_problem(problem, tmp_path / "out")
     (target / "old.bin").write_bytes(b"\0")

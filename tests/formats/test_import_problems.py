@@ -113,7 +113,7 @@ def trace_set(root: Path, operation: str, value: dict[str, Any], *lines: Any) ->
 
 
 def flat() -> dict[str, Any]:
-    """A definition as FlashInfer-Bench writes it: no expressions, a parent beside var axes, an older dtype."""
+    """Return a definition as in FlashInfer-Bench: no expressions, a parent beside var axes, an older dtype."""
     value = definition(tags=["status:verified"], constraints=None)
     value["axes"] = {"rows": {"type": "var", "parent": None}, "width": {"type": "const", "value": 64}}
     value["inputs"]["index"] = {"shape": ["rows"], "dtype": "float8_e4m3"}
@@ -150,7 +150,7 @@ def test_a_trace_set_without_workloads_names_the_missing_file(workspace_dir: Pat
 
 
 def record(**changes: Any) -> dict[str, Any]:
-    """A trace: the workload of one run of one solution, with its result."""
+    """Return a trace: the workload of one run of one solution, with its result."""
     return {
         "definition": "scaled_rows",
         "solution": "scaled_rows_triton_v1",

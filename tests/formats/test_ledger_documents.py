@@ -1,4 +1,4 @@
-"""Ledger documents read back exactly, in YAML 1.1 and 1.2 alike."""
+"""Ledger documents are read back exactly, with YAML 1.1 and with YAML 1.2."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_rows_are_laid_out_as_documented() -> None:
 
 
 @pytest.mark.parametrize("value", [b"bytes", {1: 2}, {"k" * 300: 1}, object(), {1, 2}])
-def test_what_yaml_has_no_word_for_is_refused(value: object) -> None:
+def test_values_that_yaml_cannot_express_are_refused(value: object) -> None:
     with pytest.raises(LedgerError):
         render({"v": value})
 

@@ -1,4 +1,4 @@
-"""The quick parser reads what the writer writes exactly as PyYAML does, and leaves everything else to it."""
+"""The quick parser reads the writer's documents exactly as PyYAML does, and passes all others to PyYAML."""
 
 from __future__ import annotations
 

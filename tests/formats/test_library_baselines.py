@@ -17,7 +17,7 @@ RIGHT = "import torch\nfrom liger_kernel.ops import scale\n\ndef run(x, factor):
 
 @pytest.fixture
 def scale(tmp_path: Path) -> Path:
-    """A problem whose reference is `run(x, factor)`, with an empty `baselines/`."""
+    """Make a problem whose reference is `run(x, factor)`, with an empty `baselines/`."""
     root = write_scale(tmp_path)
     (root / "baselines").mkdir()
     return root
@@ -43,18 +43,18 @@ def test_a_baseline_has_the_name_of_its_file_and_needs_what_it_imports(scale: Pa
 )
 def test_a_malformed_baseline_is_an_error_of_the_problem(scale: Path, name: str, source: str, message: str) -> None:
     (scale / "baselines" / f"{name}.py").write_text(source)
-    found = inspect_problem(scale)
-    assert found.problem is None
-    with pytest.raises(type(found.errors[0]), match=message):
-        raise found.errors[0]
+    inspection = inspect_problem(scale)
+    assert inspection.problem is None
+    with pytest.raises(type(inspection.errors[0]), match=message):
+        raise inspection.errors[0]
 
 
 def test_a_link_or_other_text_than_utf8_is_an_error(scale: Path) -> None:
     (scale / "baselines" / "liger.py").symlink_to(scale / "definition.json")
     (scale / "baselines" / "torch_call.py").write_bytes(b"\xff")
     definition = load_problem(PROBLEMS / "starter/rmsnorm_h4096").definition
-    found, errors = library_baselines(scale, definition)
-    assert found == []
+    baselines, errors = library_baselines(scale, definition)
+    assert baselines == []
     assert [error.message for error in errors] == [
         "expected a plain file of at most 1048576 bytes",
         "not UTF-8 text at byte 0",
@@ -69,9 +69,9 @@ def _shipped() -> list[Problem]:
 def test_problems_ship_baselines_of_each_library() -> None:
     modules: set[str] = set()
     for problem in _shipped():
-        found, errors = library_baselines(problem.directory, problem.definition)
-        assert found
+        baselines, errors = library_baselines(problem.directory, problem.definition)
+        assert baselines
         assert not errors
-        modules |= {module for baseline in found for module in baseline.modules}
+        modules |= {module for baseline in baselines for module in baseline.modules}
     assert modules >= {"flashinfer", "liger_kernel", "torch"}
     assert "harness" not in modules

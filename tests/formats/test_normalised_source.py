@@ -40,9 +40,9 @@ extern "C" void add(const float *x, float *y, std::int64_t n) { /* in place */
 """
 
 
-def same(name: str, one: str, other: str) -> bool:
-    assert one != other
-    return normalised(name, one.encode()) == normalised(name, other.encode())
+def have_equal_normal_forms(name: str, first_source: str, second_source: str) -> bool:
+    assert first_source != second_source
+    return normalised(name, first_source.encode()) == normalised(name, second_source.encode())
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def same(name: str, one: str, other: str) -> bool:
 def test_python_of_the_same_meaning_is_the_same(old: str, new: str) -> None:
     changed = PYTHON.replace(old, new)
     changed = changed.replace("for row in", "for r in") if new == "r " else changed
-    assert same("kernel.py", PYTHON, changed)
+    assert have_equal_normal_forms("kernel.py", PYTHON, changed)
 
 
 @pytest.mark.parametrize(
@@ -79,11 +79,11 @@ def test_python_of_the_same_meaning_is_the_same(old: str, new: str) -> None:
     ],
 )
 def test_python_of_another_meaning_is_another(old: str, new: str) -> None:
-    assert not same("kernel.py", PYTHON, PYTHON.replace(old, new))
+    assert not have_equal_normal_forms("kernel.py", PYTHON, PYTHON.replace(old, new))
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first_source", "second_source"),
     [
         ("def f(x):\n    return x\nf(x=1)\n", "def f(y):\n    return y\nf(x=1)\n"),
         ("def f(a=a):\n    return a\n", "def f(b=b):\n    return b\n"),
@@ -94,8 +94,8 @@ def test_python_of_another_meaning_is_another(old: str, new: str) -> None:
         ("def f(v):\n    return v.a\n", "def f(v):\n    return v.b\n"),
     ],
 )
-def test_names_that_others_see_count(one: str, other: str) -> None:
-    assert not same("kernel.py", one, other)
+def test_names_that_others_see_count(first_source: str, second_source: str) -> None:
+    assert not have_equal_normal_forms("kernel.py", first_source, second_source)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_names_that_others_see_count(one: str, other: str) -> None:
     ],
 )
 def test_cpp_of_the_same_tokens_is_the_same(old: str, new: str) -> None:
-    assert same("kernel.cu", CPP, CPP.replace(old, new))
+    assert have_equal_normal_forms("kernel.cu", CPP, CPP.replace(old, new))
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_cpp_of_the_same_tokens_is_the_same(old: str, new: str) -> None:
     ],
 )
 def test_cpp_of_other_tokens_is_another(old: str, new: str) -> None:
-    assert not same("kernel.cu", CPP, CPP.replace(old, new))
+    assert not have_equal_normal_forms("kernel.cu", CPP, CPP.replace(old, new))
 
 
 @pytest.mark.parametrize(
@@ -148,16 +148,16 @@ def test_what_cannot_be_normalised_counts_as_it_is(name: str, content: bytes) ->
 
 
 def test_settings_and_file_names_count_and_notes_do_not(tmp_path: Path) -> None:
-    def made(source: str = CPP, **spec: object) -> str:
+    def hash_of(source: str = CPP, **spec: object) -> str:
         (tmp_path / "kernel.cpp").write_text(source)
         whole = {"language": "cpp", "entry": "kernel.cpp::add", "params": {"WIDTH": 1}, **spec}
         (tmp_path / "solution.yaml").write_text(yaml.safe_dump(whole))
         return source_hash(load_solution(tmp_path))
 
-    first = made()
+    first = hash_of()
     assert first.startswith("sha256:")
-    assert made(CPP.replace("// adds one", "// add one"), notes="another comment") == first
-    assert made(params={"WIDTH": 2}) != first
-    assert made(compile={"flags": ["-O2"]}) != first
+    assert hash_of(CPP.replace("// adds one", "// add one"), notes="another comment") == first
+    assert hash_of(params={"WIDTH": 2}) != first
+    assert hash_of(compile={"flags": ["-O2"]}) != first
     (tmp_path / "more.h").write_text("")
-    assert made() != first
+    assert hash_of() != first

@@ -1,4 +1,4 @@
-"""Facts by which problems are found."""
+"""Tags of problems, by which users select them."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from tests.formats.problem_files import DEFINITION, WORKLOAD, definition, worklo
 
 @pytest.fixture
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """`s/p` below the current directory: messages then show it as `s/p/...`."""
+    """Return `s/p` below the current directory, which messages show as `s/p/...`."""
     monkeypatch.chdir(tmp_path)
     return Path("s/p")
 
@@ -251,7 +251,7 @@ _PIECES = ['"', "{", "}", "]", ",", "NaN", "\\", "\x00", "1e999", "é", "\n"]
 
 
 def _mutated(value: Any, chance: random.Random) -> Any:
-    """The value with one place anywhere in it replaced, removed, renamed or repeated."""
+    """Return the value with one random part replaced, removed, renamed or repeated."""
     if isinstance(value, dict) and value and chance.random() < 0.85:
         key = chance.choice(list(value))
         changed = dict(value)

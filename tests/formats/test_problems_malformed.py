@@ -14,7 +14,7 @@ from tests.formats.problem_files import DEFINITION, WORKLOAD, definition, worklo
 
 @pytest.fixture
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """`s/p` below the current directory: messages then show it as `s/p/...`."""
+    """Return `s/p` below the current directory, which messages show as `s/p/...`."""
     monkeypatch.chdir(tmp_path)
     return Path("s/p")
 

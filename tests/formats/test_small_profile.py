@@ -1,4 +1,4 @@
-"""The profile `small`: what is scaled, what stays as it is, and which problems have no small sizes."""
+"""The profile `small`: the scaled axes, the unchanged axes, and the problems without small sizes."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from tests.formats.problem_files import DEFINITION, SOLUTION, SOURCE, write_solu
 
 @pytest.fixture
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """`cpu` below the current directory: messages then show it as `cpu/...`."""
+    """Return `cpu` below the current directory, which messages show as `cpu/...`."""
     monkeypatch.chdir(tmp_path)
     return Path("cpu")
 
@@ -409,7 +409,7 @@ def test_a_mutated_solution_loads_or_is_a_format_error(data: st.DataObject, tmp_
     assert (solution is None) == bool(errors)
 
 
-def test_the_spec_forbids_what_it_does_not_know() -> None:
+def test_the_spec_forbids_unknown_keys() -> None:
     assert yaml.safe_load(dump_solution(SolutionSpec(language="cpp", entry="a.cpp::f"))) == {
         "language": "cpp",
         "entry": "a.cpp::f",

@@ -1,4 +1,4 @@
-"""Checks of candidates before their build: the daemon and the judge apply one rule with one verdict."""
+"""Checks of candidates before their build: the daemon and the judge apply the same rule with the same verdict."""
 
 from __future__ import annotations
 

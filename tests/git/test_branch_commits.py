@@ -1,4 +1,4 @@
-"""Commits on the branch that people have checked out: nothing of theirs is disturbed, nothing of ours reverted."""
+"""Commits on the branch that people have checked out: their changes stay, and the harness' commits stay."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def workspace(tmp_path: Path) -> Workspace:
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wait for a person's lock for a moment only."""
+def short_lock_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shorten the wait for a lock that a person's git command holds."""
     monkeypatch.setattr(checkout, "LOCK_WAIT_S", 0.02)
 
 
@@ -56,7 +56,7 @@ def status(root: Path) -> str:
 
 
 def make_odd(root: Path) -> None:
-    """A repository whose own configuration would break or change every commit."""
+    """Set a configuration of the repository that would break or change every commit."""
     for key, value in {
         "commit.gpgSign": "true",
         "gpg.program": "/bin/false",
@@ -112,7 +112,7 @@ def test_appends_come_after_what_the_branch_holds_then(repo: Repo) -> None:
     assert (repo.workspace.root / LEDGER).read_text() == "# head\na\nb\n"
 
 
-def test_an_expected_tip_is_held_to(repo: Repo) -> None:
+def test_an_expected_tip_is_enforced(repo: Repo) -> None:
     first = repo.tip("main")
     repo.commit_files("main", {"a": b"1"}, "one", expect=first)
     with pytest.raises(BranchMovedError, match=f"not at {first[:12]}"):
@@ -162,7 +162,7 @@ def test_a_branch_that_is_not_checked_out_moves_without_a_trace_in_the_checkout(
     assert status(root) == ""
 
 
-def test_a_file_that_a_person_is_editing_is_left_and_said(repo: Repo) -> None:
+def test_a_file_that_a_person_is_editing_is_left_and_reported(repo: Repo) -> None:
     root = repo.workspace.root
     (root / "COORDINATION.md").write_text("mission\nrules\nmy table\n")
     repo.commit_files("main", {"COORDINATION.md": b"plan\n", LEDGER: b"l\n"}, "x")
@@ -171,7 +171,7 @@ def test_a_file_that_a_person_is_editing_is_left_and_said(repo: Repo) -> None:
     (sentence,) = repo.checkout_state("main")
     assert sentence.startswith(f"COORDINATION.md: changed in {root} by a person")
     assert "git checkout HEAD -- COORDINATION.md" in sentence
-    # Committing something else does not revert the plan, and theirs can still be committed.
+    # A commit of another file does not revert the plan, and the person's change can still be committed.
     (root / "mine.txt").write_text("other\n")
     git(root, "add", "mine.txt")
     git(root, "commit", "-q", "-m", "other")
@@ -181,7 +181,7 @@ def test_a_file_that_a_person_is_editing_is_left_and_said(repo: Repo) -> None:
     assert status(root) == ""
 
 
-def test_a_file_that_a_person_has_staged_is_left_and_said(repo: Repo) -> None:
+def test_a_file_that_a_person_has_staged_is_left_and_reported(repo: Repo) -> None:
     root = repo.workspace.root
     (root / "COORDINATION.md").write_text("staged\n")
     git(root, "add", "COORDINATION.md")
@@ -190,7 +190,7 @@ def test_a_file_that_a_person_has_staged_is_left_and_said(repo: Repo) -> None:
     assert len(repo.checkout_state("main")) == 1
 
 
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("short_lock_wait")
 def test_a_locked_index_delays_only_the_refresh(repo: Repo) -> None:
     root, lock = repo.workspace.root, repo.workspace.root / ".git" / "index.lock"
     lock.touch()
@@ -206,7 +206,7 @@ def test_a_locked_index_delays_only_the_refresh(repo: Repo) -> None:
     assert (root / "COORDINATION.md").read_text() == "plan\n"
 
 
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("short_lock_wait")
 def test_the_next_commit_makes_up_for_a_delayed_refresh(repo: Repo) -> None:
     root, lock = repo.workspace.root, repo.workspace.root / ".git" / "index.lock"
     lock.touch()
@@ -218,8 +218,8 @@ def test_the_next_commit_makes_up_for_a_delayed_refresh(repo: Repo) -> None:
     assert (repo.checkout_state("main"), status(root)) == ([], "")
 
 
-@pytest.mark.usefixtures("impatient")
-def test_the_mending_command_mends(repo: Repo) -> None:
+@pytest.mark.usefixtures("short_lock_wait")
+def test_the_repair_command_repairs(repo: Repo) -> None:
     root, lock = repo.workspace.root, repo.workspace.root / ".git" / "index.lock"
     lock.touch()
     repo.commit_files("main", {"a file": b"1", "COORDINATION.md": b"plan 1\n"}, "x")
@@ -246,7 +246,7 @@ PLACES = [
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_a_kill_anywhere_is_made_up_for(repo: Repo, place: str) -> None:
+def test_a_kill_at_any_failpoint_is_recovered(repo: Repo, place: str) -> None:
     root, before = repo.workspace.root, repo.tip("main")
     environment = {**os.environ, "HARNESS_FAILPOINT": place}
     command = [sys.executable, "-c", COMMIT, str(root)]
@@ -380,24 +380,24 @@ def test_a_rebase_that_keeps_the_ledger_is_not_mistaken_for_a_loss(repo: Repo) -
 
 
 def person_at_work(root: Path, stop: threading.Event, done: list[int]) -> None:
-    """Commit, stash and switch branches, as often as git lets them: another command may hold a lock."""
+    """Commit, stash and switch branches repeatedly; another command may hold git's lock."""
     number = 0
     while not stop.is_set():
         number += 1
         (root / "mine.txt").write_text(f"{number}\n")
-        if _insists(root, "commit", "-q", "-m", f"mine {number}", "mine.txt"):
+        if _succeeds_with_retries(root, "commit", "-q", "-m", f"mine {number}", "mine.txt"):
             done.append(number)
         if number % 2 == 0:
             (root / "mine.txt").write_text("wip\n")
-            if _insists(root, "stash") and not _insists(root, "stash", "pop"):
-                _insists(root, "stash", "drop")
-            _insists(root, "checkout", "-q", "HEAD", "--", "mine.txt")
-            if _insists(root, "checkout", "-q", "side"):
-                assert _insists(root, "checkout", "-q", "main", times=100)
+            if _succeeds_with_retries(root, "stash") and not _succeeds_with_retries(root, "stash", "pop"):
+                _succeeds_with_retries(root, "stash", "drop")
+            _succeeds_with_retries(root, "checkout", "-q", "HEAD", "--", "mine.txt")
+            if _succeeds_with_retries(root, "checkout", "-q", "side"):
+                assert _succeeds_with_retries(root, "checkout", "-q", "main", times=100)
 
 
-def _insists(root: Path, *arguments: str, times: int = 5) -> bool:
-    """Try a few times, as a person does after git's message that another command holds a lock."""
+def _succeeds_with_retries(root: Path, *arguments: str, times: int = 5) -> bool:
+    """Try a few times, as a person does after git reports that another command holds a lock."""
     for _ in range(times):
         try:
             git(root, *arguments)
@@ -418,7 +418,7 @@ def test_a_person_working_all_the_time_loses_nothing_and_reverts_nothing(repo: R
     person = threading.Thread(target=person_at_work, args=(root, stop, done), name="person")
     person.start()
     try:
-        while rounds < 8 or len(done) < 3:  # a busy machine may give one of the two more time than the other
+        while rounds < 8 or len(done) < 3:  # on a busy machine, one of the two may run more often
             plan = {"COORDINATION.md": b"plan %d\n" % rounds}
             append(repo, {LEDGER: document(rounds % 10)}, plan, f"round {rounds}")
             rounds += 1

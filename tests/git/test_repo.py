@@ -1,4 +1,4 @@
-"""Reading refs and objects of a real repository, whatever people and git do to it."""
+"""Reading refs and objects of a real repository while people and git change it."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_path_that_leaves_the_repository_is_refused(repo: Repo, path: str) -> 
         repo.read(repo.tip("main"), path)
 
 
-def test_commits_are_told_oldest_first_with_their_trailers(repo: Repo) -> None:
+def test_commits_are_listed_oldest_first_with_their_trailers(repo: Repo) -> None:
     root, base = repo.workspace.root, repo.tip("main")
     git(root, "checkout", "-q", "-b", "agents/main/w01/s/p")
     commit_id = commit_by_hand(root, "First\n\nRun: fake\n\nmore text: yes\n\nRun: main\nCost-USD: 0.25", {"a": "1"})
@@ -114,7 +114,7 @@ def test_reading_survives_gc_and_packed_refs_with_the_reader_running(repo: Repo)
 
 
 def cat_files() -> list[int]:
-    """This process' living `git cat-file` children."""
+    """Return the running `git cat-file` children of this process."""
     children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
     return [int(child) for child in children if b"cat-file" in Path(f"/proc/{child}/cmdline").read_bytes()]
 
@@ -126,7 +126,7 @@ def test_a_reader_that_died_is_replaced(repo: Repo) -> None:
     assert readers
     for reader in readers:
         os.kill(reader, signal.SIGKILL)
-    wait_until(lambda: not cat_files(), what="end of the readers")
+    wait_until(lambda: not cat_files(), event="end of the readers")
     assert repo.tip("main") == tip
     assert repo.read(tip, "ledger/s/p.yaml") == b"# ledger\n"
 
@@ -195,7 +195,7 @@ def test_a_submodule_is_not_exported(repo: Repo, tmp_path: Path) -> None:
         repo.export(repo.tip("main"), "problems/s/q", tmp_path / "out")
 
 
-def test_what_the_repository_must_be_is_said(workspace: Workspace) -> None:
+def test_an_unsuitable_repository_is_reported(workspace: Workspace) -> None:
     assert requirements(workspace) == []
     for key, value in {"extensions.refStorage": "reftable", "core.bare": "true"}.items():
         git(workspace.root, "config", key, value)

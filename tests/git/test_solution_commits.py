@@ -1,4 +1,4 @@
-"""Submissions: the solution directory and nothing else, on the worktree's own branch, whatever is broken."""
+"""Submissions commit only the solution directory, on the worktree's own branch, also in a damaged worktree."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def test_without_its_git_file_a_worktree_never_falls_through_to_the_repository_a
     repo: Repo, worktree: Path
 ) -> None:
     (worktree / ".git").unlink()
-    assert git(worktree, "rev-parse", "--show-toplevel") == str(repo.workspace.root)  # what plain git would do
+    assert git(worktree, "rev-parse", "--show-toplevel") == str(repo.workspace.root)  # plain git uses this one
     (worktree / HERE / "kernel.cpp").write_text("two\n")
     before = repo.tip("main")
     submission = submit(repo, worktree)

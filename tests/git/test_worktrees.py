@@ -1,4 +1,4 @@
-"""Worktrees: made, completed after a kill, repaired and removed, and never a file lost."""
+"""Worktrees are made, completed after a kill, repaired and removed without loss of a file."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_worktree_holds_its_problem_and_nothing_else(repo: Repo) -> None:
     assert path == repo.workspace.root / "workspaces/w01/s/p"
     assert files(path) == ["problems/s/p/definition.json", SOLUTION]
     assert_healthy(repo, path)
-    assert [info.path for info in repo.worktrees()] == [path]  # the README beside the workers is none
+    assert [info.path for info in repo.worktrees()] == [path]  # the README beside the workers is no worktree
     assert repo.branches("agents/") == {BRANCH: repo.tip("main")}
     assert git(path, "sparse-checkout", "list") == "/problems/s/p/"
     assert git(repo.workspace.root, "config", "--get", "--default", "unset", "core.sparseCheckout") == "unset"
@@ -105,8 +105,8 @@ def test_a_worktree_is_used_again_with_what_stands_in_it(repo: Repo) -> None:
 def test_a_killed_making_is_completed(repo: Repo, place: str) -> None:
     root = repo.workspace.root
     environment = {**os.environ, "HARNESS_FAILPOINT": f"worktree.{place}"}
-    done = subprocess.run([sys.executable, "-c", ADD, str(root)], env=environment, timeout=240, check=False)
-    assert done.returncode == -9
+    completed = subprocess.run([sys.executable, "-c", ADD, str(root)], env=environment, timeout=240, check=False)
+    assert completed.returncode == -9
     git(root, "worktree", "prune")
     assert files(add(repo)) == ["problems/s/p/definition.json", SOLUTION]
     assert_healthy(repo, add(repo))
@@ -181,7 +181,7 @@ def test_a_broken_worktree_is_repaired_and_keeps_unsaved_work(repo: Repo, damage
     assert [info.complete for info in repo.worktrees()] == [True]
 
 
-def test_a_repair_does_not_bring_back_what_somebody_deleted(repo: Repo) -> None:
+def test_a_repair_does_not_restore_deleted_files(repo: Repo) -> None:
     path = add(repo)
     break_index(path, Path(git(path, "rev-parse", "--absolute-git-dir")))
     (path / SOLUTION).unlink()
@@ -198,7 +198,7 @@ def test_a_removed_directory_is_made_again(repo: Repo) -> None:
     assert_healthy(repo, add(repo))
 
 
-def test_a_moved_workspace_mends_its_worktrees(repo: Repo, tmp_path: Path) -> None:
+def test_a_moved_workspace_repairs_its_worktrees(repo: Repo, tmp_path: Path) -> None:
     path = add(repo)
     (path / SOLUTION).write_text("unsaved\n")
     moved = repo.workspace.root.rename(tmp_path / "elsewhere")
@@ -215,7 +215,7 @@ def test_a_deleted_branch_is_made_again_and_the_files_stay(repo: Repo) -> None:
     assert_healthy(repo, path)
 
 
-def test_another_runs_worktree_gives_way_and_its_unsaved_work_is_kept(repo: Repo) -> None:
+def test_another_runs_worktree_is_replaced_and_its_unsaved_work_is_kept(repo: Repo) -> None:
     path = add(repo)
     (path / SOLUTION).write_text("unsaved\n")
     other_branch = "agents/night/w01/s/p"
@@ -227,7 +227,7 @@ def test_another_runs_worktree_gives_way_and_its_unsaved_work_is_kept(repo: Repo
 
 
 @pytest.mark.parametrize("kind", ["repository", "link", "file"])
-def test_what_is_not_ours_is_left_alone(repo: Repo, tmp_path: Path, kind: str) -> None:
+def test_paths_of_others_stay_unchanged(repo: Repo, tmp_path: Path, kind: str) -> None:
     path = repo.workspace.worktree("w01", PROBLEM)
     path.parent.mkdir(parents=True)
     other_root = make_workspace(tmp_path / "other", {"a": "theirs"}).root
@@ -370,7 +370,7 @@ def test_two_at_once_make_one_worktree(repo: Repo) -> None:
     assert_healthy(repo, add(repo))
 
 
-def test_a_person_holding_the_index_is_told_apart_from_a_stale_lock(
+def test_a_person_holding_the_index_is_distinguished_from_a_stale_lock(
     repo: Repo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = add(repo)

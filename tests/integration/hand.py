@@ -1,6 +1,6 @@
-"""A worker's hand in a process of its own, so that it can be killed: `hand.py work|leave WORKER PROBLEM TEXT`.
+"""A worker's actions in a separate process that can be killed: `hand.py work|leave WORKER PROBLEM TEXT`.
 
-`work` makes or repairs the worktree, writes a solution and submits it; `leave` writes it and takes the worktree away.
+`work` makes or repairs the worktree, writes a solution and submits it; `leave` writes it and removes the worktree.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2]))  # run as a script, so that nothing else is imported with it
+sys.path.insert(0, str(Path(__file__).parents[2]))  # run as a script, so that no other test module is imported
 
 from harness.git.repo import Repo
 from harness.ledger.submission import solution_dir, submit, trailers

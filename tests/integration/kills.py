@@ -31,16 +31,16 @@ UNSAVED = "written and never submitted"
 
 @dataclass(frozen=True)
 class Case:
-    """The way to reach one failpoint (`place:3`: at the third time).
+    """A way to reach one failpoint (`place:3`: at the third time).
 
-    `daemon`: the daemon itself is killed. `judge`: a judge or its runner is, and the daemon continues. `hand`: who
-    makes a worktree and submits. `leave`: who takes a worktree away. `start`: some process of `harness start`.
-    `revive`: the supervisor does, while it sees to a worker that the test has killed.
+    `daemon`: the daemon is killed. `judge`: a judge or its runner is killed, and the daemon continues. `hand`: the
+    process that makes a worktree and submits. `leave`: the process that removes a worktree. `start`: any process of
+    `harness start`. `revive`: the supervisor, while it restarts a worker that the test has killed.
     """
 
     lane: Lane
     after: tuple[str, ...] = ()
-    """Failpoints of earlier kills, whose remains this one repairs."""
+    """Failpoints of earlier kills, after which this one repairs the remaining state."""
 
 
 def _cases(lane: Lane, area: str, places: str, after: tuple[str, ...] = ()) -> dict[str, Case]:
@@ -83,7 +83,7 @@ CASES: Mapping[str, Case] = {
 
 
 def places_in(file: Path) -> list[str]:
-    """The names of a source file's failpoints.
+    """Return the names of a source file's failpoints.
 
     Raises:
         AssertionError: a name is not a literal, so that it cannot be listed.
@@ -104,9 +104,9 @@ class Killed:
         self.site = site
 
     def kill_at(self, place: str, case: Case) -> bool:
-        """Run what passes `place` until it is killed there; nothing of it may go on.
+        """Run the process that passes `place` until it is killed there, and wait until all its children have ended.
 
-        True if the run continued to its end: the killed process was restarted.
+        Return true if the run continued to its end because the killed process was restarted.
         """
         mark = self.site.scratch / f"killed-{place}"
         self.site.scratch.mkdir(parents=True, exist_ok=True)
@@ -120,31 +120,31 @@ class Killed:
         self.site.no_strays()
         return code == 0
 
-    def go_on(self, case: Case, *, ended: bool = False) -> None:
-        """Start again, without the failpoint, until nothing is left to do; unless it has `ended`."""
+    def run_again(self, case: Case, *, ended: bool = False) -> None:
+        """Start again without the failpoint until no work is left, unless the run has `ended`."""
         if not ended:
             code, output = self._run("start" if case.lane == "revive" else case.lane, {})
             assert code == 0, output
         if case.lane != "daemon":
-            done = self.site.call("daemon", "--once")
-            assert done.returncode == 0, done.stdout
+            completed = self.site.call("daemon", "--once")
+            assert completed.returncode == 0, completed.stdout
         self.site.no_strays()
 
     def _run(self, lane: Lane, extra: Mapping[str, str]) -> tuple[int, str]:
         if lane in {"hand", "leave"}:
             action, text = ("work", "stub: speedup=1.1") if lane == "hand" else ("leave", UNSAVED)
-            done = self.site.run_program([sys.executable, str(HAND), action, "w03", "t/one", text], extra=extra)
+            completed = self.site.run_program([sys.executable, str(HAND), action, "w03", "t/one", text], extra=extra)
         elif lane == "start":
-            done = self.site.run(*START, extra=extra)
+            completed = self.site.run(*START, extra=extra)
         elif lane == "revive":
             return self._run_and_kill_a_worker(extra)
         else:
-            done = self.site.run("daemon", "--once", extra=extra)
-        return done.returncode, done.stdout
+            completed = self.site.run("daemon", "--once", extra=extra)
+        return completed.returncode, completed.stdout
 
     def _run_and_kill_a_worker(self, extra: Mapping[str, str]) -> tuple[int, str]:
         process = self.site.start(*START, extra=extra)
-        worker = wait_until(lambda: read_worker_status(self.site.workspace, "w01"), what="a worker")
+        worker = wait_until(lambda: read_worker_status(self.site.workspace, "w01"), event="a worker")
         os.kill(worker.pid, signal.SIGKILL)
         output, _ = process.communicate(timeout=120)
         return process.returncode, output
@@ -152,7 +152,7 @@ class Killed:
 
 @contextlib.contextmanager
 def killed_site(template: Site, directory: Path) -> Iterator[Killed]:
-    """A copy of a prepared site."""
+    """Yield a copy of a prepared site."""
     site = Site(directory / "work space", directory / "scratch", commits=list(template.commits))
     shutil.copytree(template.root, site.root, symlinks=True)
     leave_note(site.workspace, problem="t/one", worker="w09", session="s0", text="wider is not faster", at="2026-01-01")
@@ -163,10 +163,10 @@ def killed_site(template: Site, directory: Path) -> Iterator[Killed]:
 
 
 def check(site: Site, *, crowned: tuple[str, ...] = ("t/one",), planner_owes: bool = False) -> None:
-    """Every candidate has exactly one evaluation, everything follows from it once, and the ledger is whole.
+    """Check that each candidate has one evaluation, each of its documents exists once, and the ledger is valid.
 
-    Problems in `crowned` have a candidate that is worth a confirmation, and so a champion. With `planner_owes` the
-    planner's records may still be in its spool: ended during its restart, it leaves them to its next start.
+    Problems in `crowned` have a candidate with a confirmation, and so a champion. With `planner_owes` the
+    planner's records may still be in its spool: a planner that ends during its restart enters them at its next start.
     """
     entries = site.entries()
     evaluated = Counter(
@@ -187,7 +187,7 @@ def check(site: Site, *, crowned: tuple[str, ...] = ("t/one",), planner_owes: bo
 
 
 def candidates(site: Site) -> set[tuple[str, str]]:
-    """(problem, solution tree) of every commit of the run's branches."""
+    """Return (problem, solution tree) of each commit of the run's branches."""
     submitted = set()
     for branch in git(site.root, "for-each-ref", "--format=%(refname)", "refs/heads/agents/main").split():
         problem = "/".join(branch.split("/")[-2:])
@@ -197,7 +197,7 @@ def candidates(site: Site) -> set[tuple[str, str]]:
 
 
 def assert_once(entries: list[Entry], crowned: tuple[str, ...]) -> None:
-    """One baseline a problem, one confirmation an evaluation, one champion a confirmation, and the best confirmed."""
+    """Assert at most one baseline per problem, confirmation per evaluation and champion per confirmation."""
     baselines = Counter(entry.problem for entry in entries if entry.kind is EntryKind.BASELINE)
     assert set(baselines.values()) <= {1}
     for kind in (EntryKind.CONFIRMATION, EntryKind.CHAMPION):
@@ -210,13 +210,13 @@ def assert_measured_once(site: Site, entries: list[Entry]) -> None:
     """Assert that no entry was measured again: a kill costs at most the measurement in progress."""
     counts = Counter((request["kind"], request["solution_dir"], request["problem"]) for request in site.requests())
     repeats = sum(count - 1 for count in counts.values())
-    died_once = sum("die-once" in commit.text for commit in site.commits)
-    assert repeats <= 1 + died_once, counts
+    killed_once = sum("kill-once" in commit.text for commit in site.commits)
+    assert repeats <= 1 + killed_once, counts
     assert len(counts) <= len(entries)
 
 
 def assert_worktrees_whole(site: Site) -> None:
-    """The worktree that was being made when the kill came is there, linked, sparse and clean."""
+    """Assert that the worktree whose creation was interrupted exists, and is linked, sparse and clean."""
     worktree = site.workspace.worktree("w03", "t/one")
     assert "stub: speedup=1.1" in (worktree / "problems/t/one/solutions/cpu/kernel.cpp").read_text()
     assert git(worktree, "status", "--porcelain") == ""
@@ -225,7 +225,7 @@ def assert_worktrees_whole(site: Site) -> None:
 
 
 def assert_note_recorded_once(site: Site) -> None:
-    """A lesson that was waiting is in the ledger, once."""
+    """Assert that the lesson that was in the spool is in the ledger once."""
     assert waiting_notes(site.workspace) == []
     assert git(site.root, "show", "main:ledger/lessons/t/one.yaml").count("wider is not faster") == 1
 

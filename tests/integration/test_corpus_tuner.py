@@ -1,4 +1,4 @@
-"""A tuner on problems of the corpus that have no solution, at small sizes on the CPU: the real judge."""
+"""A tuner with the real judge on problems of the corpus without a solution, at small sizes on the CPU."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def test_a_tuner_works_on_problems_without_a_solution(tmp_path: Path) -> None:
     site = Site(root, tmp_path / "scratch", stub=False)
     try:
         start = ("start", "--workers", "1", "--agent", "tuner", "--device", "cpu", "--max-evaluations", "4")
-        done = site.run(*start, *(word for key in PROBLEMS for word in ("--problem", key)), deadline_s=1800)
-        assert done.returncode == 0, done.stdout
+        completed = site.run(*start, *(word for key in PROBLEMS for word in ("--problem", key)), deadline_s=1800)
+        assert completed.returncode == 0, completed.stdout
         evaluations = [entry for entry in site.entries() if entry.kind is EntryKind.EVALUATION]
         passed = {entry.problem for entry in evaluations if entry.verdict is Verdict.PASSED}
-        assert passed == set(PROBLEMS), done.stdout
-        assert {entry.verdict for entry in evaluations} <= {Verdict.PASSED, Verdict.TIMEOUT}, done.stdout
+        assert passed == set(PROBLEMS), completed.stdout
+        assert {entry.verdict for entry in evaluations} <= {Verdict.PASSED, Verdict.TIMEOUT}, completed.stdout
         site.no_strays()
     finally:
         site.close()

@@ -1,4 +1,4 @@
-"""Disks fill, files tear, clocks step back, people switch branches: a clear message, and nothing is lost."""
+"""Full disks, truncated files, clocks set back, switched branches: a clear message, and no entry is lost."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ def site(tmp_path: Path) -> Iterator[Site]:
 def judged(site: Site, commit: Commit) -> None:
     """Wait for a candidate's outcome."""
     file = site.workspace.outcome_file(commit.problem, "cpu", commit.tree)
-    wait_until(file.exists, what=f"the outcome of {commit.text}")
+    wait_until(file.exists, event=f"the outcome of {commit.text}")
 
 
-def says(site: Site, words: str) -> str:
+def wait_for_message(site: Site, words: str) -> str:
     """Wait until the daemon shows a message with these words."""
-    message_found = wait_until(
-        lambda: [message for message in site.daemon().messages if words in message], what=f"a message with {words!r}"
+    messages = wait_until(
+        lambda: [message for message in site.daemon().messages if words in message], event=f"a message with {words!r}"
     )
-    return str(message_found[0])
+    return str(messages[0])
 
 
 def end(process: subprocess.Popen[str], pid: int | None = None) -> str:
@@ -62,7 +62,7 @@ def evaluations(site: Site) -> Counter[str]:
 
 
 def fill(directory: Path) -> Path:
-    """Use up the last byte of a small file system; the file that does."""
+    """Fill a small file system to the last byte, and return the file that fills it."""
     filler = directory / "filler"
     with filler.open("wb", buffering=0) as file:
         for size in (4096, 1):
@@ -79,19 +79,19 @@ def test_a_full_disk_keeps_the_answer_until_there_is_space(site: Site) -> None:
     small = ["--size", str(1 << 20), "--tmpfs", str(site.workspace.spool)]
     process = site.start_program([*EVERYTHING, *small, *DAEMON])
     judged(site, site.submit("w01", "t/one", "stub: speedup=0.9"))
-    # The first entries are committed at once, the next one removes their segment, and no other goes for a minute.
-    wait_until(lambda: "t/one" in git(site.root, "ls-tree", "-r", "--name-only", "main", "ledger"), what="the commit")
+    # The first entries are committed at once, the next one removes their segment, and no other commit follows for 60 s.
+    wait_until(lambda: "t/one" in git(site.root, "ls-tree", "-r", "--name-only", "main", "ledger"), event="the commit")
     judged(site, site.submit("w01", "t/one", "stub: speedup=0.7"))
     pid = site.daemon().pid
-    # The daemon's own view of its spool: only it has the small file system.
+    # Only the daemon's mount namespace has the small file system at its spool.
     filler = fill(Path(f"/proc/{pid}/root{site.workspace.spool}"))
     second = site.submit("w01", "t/one", "stub: speedup=1.5")
-    assert "no space left" in says(site, "kept and tried again")
+    assert "no space left" in wait_for_message(site, "kept and tried again")
     third = site.submit("w02", "t/one", "stub: speedup=0.8")
     filler.unlink()
     judged(site, second)
     judged(site, third)
-    wait_until(lambda: not site.daemon().messages, what="the end of the message")
+    wait_until(lambda: not site.daemon().messages, event="the end of the message")
     end(process, pid)
     assert max(evaluations(site).values()) == 1
     assert len([request for request in site.requests() if request["kind"] == "evaluation"]) == 4
@@ -99,7 +99,7 @@ def test_a_full_disk_keeps_the_answer_until_there_is_space(site: Site) -> None:
     check(site)
 
 
-def test_a_read_only_ledger_is_named_and_mended_without_loss(site: Site) -> None:
+def test_a_read_only_ledger_is_named_and_repaired_without_loss(site: Site) -> None:
     site.submit("w01", "t/one", "stub: speedup=1.5")
     assert site.call("daemon", "--once").returncode == 0
     waiting = site.submit("w01", "t/two", "stub: speedup=1.2")
@@ -113,30 +113,30 @@ def test_a_read_only_ledger_is_named_and_mended_without_loss(site: Site) -> None
     check(site)
 
 
-def test_an_index_that_cannot_be_read_is_made_anew(site: Site) -> None:
+def test_an_unreadable_index_is_rebuilt(site: Site) -> None:
     process = site.start("daemon")
     judged(site, site.submit("w01", "t/one", "stub: speedup=1.5"))
-    end(process)  # under a running daemon sqlite may go on with what it has in its journal, and never look
+    end(process)  # under a running daemon, sqlite may continue with its journal without reading the file
     site.workspace.index_file.write_bytes(b"this is not a database" * 1000)
     process = site.start("daemon")
     judged(site, site.submit("w01", "t/one", "stub: speedup=0.8"))
-    assert "rebuilt from the ledger" in says(site, "index")
+    assert "rebuilt from the ledger" in wait_for_message(site, "index")
     end(process)
     site.workspace.index_file.unlink()
     site.workspace.index_file.mkdir()
     blocked = site.start("daemon")
-    assert str(site.workspace.index_file) in says(site, "comparing refs with the ledger failed")
+    assert str(site.workspace.index_file) in wait_for_message(site, "comparing refs with the ledger failed")
     site.workspace.index_file.rmdir()
     judged(site, site.submit("w01", "t/two", "stub: speedup=0.8"))
     end(blocked)
     check(site)
 
 
-def test_a_torn_tail_is_cut_set_aside_and_said(site: Site) -> None:
+def test_a_torn_tail_is_cut_set_aside_and_reported(site: Site) -> None:
     site.submit("w01", "t/one", "stub: speedup=1.5")
     killed = site.run("daemon", "--once", extra={"HARNESS_FAILPOINT": "daemon.after_entry:2"})
     assert killed.returncode == -signal.SIGKILL
-    segment = segments(site.workspace.spool / "daemon")[-1]  # an earlier one may be on its way to the branch
+    segment = segments(site.workspace.spool / "daemon")[-1]  # a commit of an earlier segment may be in progress
     os.truncate(segment, segment.stat().st_size - 7)
     second_run = site.call("daemon", "--once")
     assert second_run.returncode == 0
@@ -144,7 +144,7 @@ def test_a_torn_tail_is_cut_set_aside_and_said(site: Site) -> None:
     check(site)
 
 
-def test_a_clock_that_steps_back_is_said_and_keeps_the_ledgers_order(
+def test_a_clock_that_steps_back_is_reported_and_keeps_the_ledgers_order(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def ahead() -> datetime:
@@ -191,15 +191,18 @@ def test_a_person_works_in_the_checkout_while_the_harness_runs(site: Site) -> No
 
 
 @pytest.mark.slow
-def test_a_daemon_that_dies_under_start_is_started_again_and_keeps_the_limit(site: Site) -> None:
+def test_a_killed_daemon_is_restarted_by_start_and_keeps_the_limit(site: Site) -> None:
     write_problem(site.root, "t/one", tunable=True)
     git(site.root, "add", "--all")
     git(site.root, "commit", "--quiet", "-m", "Something to tune")
-    died = {"HARNESS_FAILPOINT": "daemon.after_outcome:2", "HARNESS_FAILPOINT_MARK": str(site.scratch / "died")}
+    killed_after_outcome = {
+        "HARNESS_FAILPOINT": "daemon.after_outcome:2",
+        "HARNESS_FAILPOINT_MARK": str(site.scratch / "died"),
+    }
     start = ("start", "--workers", "1", "--agent", "tuner", "--device", "cpu", "--problem", "t/one")
-    done = site.run(*start, "--max-evaluations", "3", extra=died)
-    assert done.returncode == 0, done.stdout
-    assert "the daemon ended (SIGKILL) and is started again" in done.stdout
+    completed = site.run(*start, "--max-evaluations", "3", extra=killed_after_outcome)
+    assert completed.returncode == 0, completed.stdout
+    assert "the daemon ended (SIGKILL) and is started again" in completed.stdout
     assert sum(evaluations(site).values()) == 3
     second_run = site.run(*start, "--max-evaluations", "1")
     assert second_run.returncode == 0, second_run.stdout

@@ -1,7 +1,7 @@
-"""SIGKILL at every named place: start again, and everything is there once, audited, with nothing left running.
+"""SIGKILL at every failpoint: after a restart each document exists once, the audit passes, and no process is left.
 
 The judge is a stub that has the real protocol and is killed at the real judge's and runner's failpoints;
-`test_kill_real.py` does the same with the whole stack.
+`test_kill_real.py` does the same with the real judge.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PACKAGE = Path(harness.__file__).parent
 WITHOUT_START = sorted(place for place, case in CASES.items() if case.lane not in {"start", "revive"})
 UNDER_START = sorted(set(CASES) - set(WITHOUT_START))
 OFTEN = {"daemon.after_outcome", "judge.before_timing", "worktree.tree_written"}
-"""Those of which every run of the suite makes a test; `make test-long` makes all."""
+"""Failpoints that `make test` covers; `make test-long` covers all."""
 
 
 def _marked(places: list[str]) -> list[object]:
@@ -42,7 +42,7 @@ def test_a_kill_loses_nothing_and_enters_nothing_twice(place: str, template: Sit
     with killed_site(template, tmp_path) as killed:
         for earlier in (*case.after, place):
             killed.kill_at(earlier, case)
-        killed.go_on(case)
+        killed.run_again(case)
         check(killed.site)
         if case.lane == "hand":
             assert_worktrees_whole(killed.site)
@@ -51,20 +51,20 @@ def test_a_kill_loses_nothing_and_enters_nothing_twice(place: str, template: Sit
 
 
 @pytest.mark.parametrize("place", _marked(UNDER_START))
-def test_a_kill_under_start_is_made_up_for(place: str, tunable_template: Site, tmp_path: Path) -> None:
+def test_a_kill_under_start_is_recovered(place: str, tunable_template: Site, tmp_path: Path) -> None:
     case = CASES[place]
     with killed_site(tunable_template, tmp_path) as killed:
-        # A process that was killed while the run was ending was not restarted: its remains are for the next start.
+        # A process that was killed while the run was ending is not restarted; the next start completes its work.
         ended = killed.kill_at(place, case) and not read_all(killed.site.workspace.spool)
-        killed.go_on(case, ended=ended)
+        killed.run_again(case, ended=ended)
         check(killed.site, crowned=(), planner_owes=True)
         assert_note_recorded_once(killed.site)
 
 
-def test_every_named_place_is_killed_at_and_there_are_enough() -> None:
+def test_every_failpoint_is_killed_at_and_there_are_enough() -> None:
     planted = {name for file in PACKAGE.rglob("*.py") for name in places_in(file)}
     reached = {place.partition(":")[0] for place in CASES}
-    assert planted - reached == set(), "plant a failpoint, and say in kills.py how it is reached"
+    assert planted - reached == set(), "add a failpoint, and a case in kills.py that reaches it"
     assert reached - planted == set(), "a case without its failpoint"
     assert set(CASES) >= OFTEN
     assert len(planted) >= 50

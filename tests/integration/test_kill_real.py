@@ -1,4 +1,4 @@
-"""SIGKILL with nothing stood in for: the real judge, its sandboxed builder and runners, a candidate in C++."""
+"""SIGKILL without stand-ins: the real judge, its sandboxed builder and runners, and a candidate in C++."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 
 def passed(site: Site) -> None:
-    """The candidate has exactly one evaluation, by the real judge, and it passed."""
+    """Assert that the candidate has exactly one evaluation by the real judge, which passed."""
     (evaluation,) = [entry for entry in site.entries() if entry.kind is EntryKind.EVALUATION]
     assert evaluation.verdict is Verdict.PASSED, evaluation.reason
     assert evaluation.environment is not None
@@ -33,7 +33,7 @@ def passed(site: Site) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("place", "survives"),
+    ("place", "daemon_continues"),
     [
         ("daemon.after_dispatch:2", False),  # the candidate is being judged
         ("judge.runner_started:2", True),
@@ -41,12 +41,12 @@ def passed(site: Site) -> None:
         ("judge.answered:2", True),
     ],
 )
-def test_killed_with_the_whole_stack(site: Site, place: str, survives: bool) -> None:
+def test_killed_with_the_whole_stack(site: Site, place: str, daemon_continues: bool) -> None:
     mark = site.scratch / "killed"
     failpoint = {"HARNESS_FAILPOINT": place, "HARNESS_FAILPOINT_MARK": str(mark)}
     killed = site.run("daemon", "--once", extra=failpoint, deadline_s=DEADLINE_S)
     assert mark.exists(), killed.stdout
-    assert killed.returncode == (0 if survives else -signal.SIGKILL), killed.stdout
+    assert killed.returncode == (0 if daemon_continues else -signal.SIGKILL), killed.stdout
     site.no_strays()
     second_run = site.run("daemon", "--once", deadline_s=DEADLINE_S)
     assert second_run.returncode == 0, second_run.stdout

@@ -1,4 +1,4 @@
-"""The loop with nothing stood in for: real problems, the real judge, two tuners."""
+"""A run without stand-ins: real problems, the real judge, two tuners."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def test_a_fresh_workspace_makes_a_starter_problem_faster(tmp_path: Path) -> Non
     site = Site(root, tmp_path / "scratch", stub=False)
     try:
         start = ("start", "--workers", "2", "--agent", "tuner", "--device", "cpu")
-        done = site.run(*start, "--problem", "starter/rmsnorm*", "--max-evaluations", "8", deadline_s=1200)
-        assert done.returncode == 0, done.stdout
+        completed = site.run(*start, "--problem", "starter/rmsnorm*", "--max-evaluations", "8", deadline_s=1200)
+        assert completed.returncode == 0, completed.stdout
         entries = site.entries()
         evaluations = [entry for entry in entries if entry.kind is EntryKind.EVALUATION]
         assert len(evaluations) == 8

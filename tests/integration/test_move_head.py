@@ -12,7 +12,7 @@ from harness.ledger.ledger import Ledger
 from harness.ledger.spool import read_all
 from harness.model.entry import EntryDraft
 from harness.model.verdict import EntryKind
-from tests.daemon.conftest import of
+from tests.daemon.conftest import entries_of
 from tests.site import Site, git
 
 
@@ -21,7 +21,7 @@ def note(text: str, digest: str) -> EntryDraft:
 
 
 def restored(old: Site, directory: Path) -> Site:
-    """Back up as a person does while the head is down, and restore elsewhere."""
+    """Back up while the head is stopped, and restore at another place."""
     bundle = directory / "run.bundle"
     git(old.root, "bundle", "create", str(bundle), "--all")
     git(old.root, "bundle", "verify", str(bundle))
@@ -38,21 +38,21 @@ def restored(old: Site, directory: Path) -> Site:
 def test_a_run_goes_on_from_a_bundle_and_the_spool(tmp_path: Path, template: Site) -> None:
     old = Site(tmp_path / "work space", tmp_path / "scratch", commits=list(template.commits))
     shutil.copytree(template.root, old.root, symlinks=True)
-    done = old.call("daemon", "--once")
-    assert done.returncode == 0, done.stdout
-    with Repo(old.workspace) as repo:  # an entry that the head had no time to commit
+    completed = old.call("daemon", "--once")
+    assert completed.returncode == 0, completed.stdout
+    with Repo(old.workspace) as repo:  # an entry that the head did not commit before its end
         ledger = Ledger(old.workspace, repo, branch="main")
         spooled = ledger.append(note("the device was replaced", old.entries("t/one")[0].problem_digest))
         ledger.close()
     site = restored(old, tmp_path)
     try:
         fresh = site.submit("w01", "t/one", "stub: speedup=1.8")
-        done = site.call("daemon", "--once")
-        assert done.returncode == 0, done.stdout
+        completed = site.call("daemon", "--once")
+        assert completed.returncode == 0, completed.stdout
         entries = site.entries()
         assert spooled in entries
         assert read_all(site.workspace.spool) == []
-        assert len(of(entries, fresh)) == len(of(entries, fresh, EntryKind.CHAMPION)) == 1
+        assert len(entries_of(entries, fresh)) == len(entries_of(entries, fresh, EntryKind.CHAMPION)) == 1
         evaluated = Counter(
             entry.candidate.tree for entry in entries if entry.kind is EntryKind.EVALUATION and entry.candidate
         )

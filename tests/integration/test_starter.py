@@ -1,4 +1,4 @@
-"""The starter problems are whole, and their C++ solutions agree with their references."""
+"""The starter problems are complete, and their C++ solutions agree with their references."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def problem_named(name: str) -> Problem:
 
 
 def outputs_of(problem: Problem, inputs: list[Any], *, precise: bool = False) -> tuple[torch.Tensor, ...]:
-    """The reference's outputs; `precise` runs it in float64."""
+    """Return the outputs of the reference; with `precise`, it runs in float64."""
     namespace: dict[str, Any] = {}
     reference = problem.definition.reference
     if precise:
@@ -107,15 +107,15 @@ class Compiled:
 
 
 def assert_right(problem: Problem, workload: Workload, inputs: list[Any], *outputs: list[torch.Tensor]) -> None:
-    """Within the workload's tolerance, and no further from float64 than 3x what the reference itself is."""
+    """Assert an error within the workload's tolerance, and at most 3x the reference's own error against float64."""
     tolerance = workload.tolerance
     usual, exact = outputs_of(problem, inputs), outputs_of(problem, inputs, precise=True)
     for actual, expected, true in (
         values for outputs_of_call in outputs for values in zip(outputs_of_call, usual, exact, strict=True)
     ):
         assert torch.isfinite(actual).all()
-        off = (actual.float() - expected.float()).abs()
-        matched = off <= tolerance.max_atol + tolerance.max_rtol * expected.float().abs()
+        difference = (actual.float() - expected.float()).abs()
+        matched = difference <= tolerance.max_atol + tolerance.max_rtol * expected.float().abs()
         assert matched.float().mean().item() >= tolerance.required_matched_ratio
         error, honest = ((values_of_side.double() - true).abs() for values_of_side in (actual, expected))
         floor = torch.finfo(actual.dtype).eps * true.abs().mean().item()
@@ -125,7 +125,7 @@ def assert_right(problem: Problem, workload: Workload, inputs: list[Any], *outpu
 
 @pytest.fixture(autouse=True, scope="module")
 def _one_thread() -> Iterator[None]:
-    """Two test processes whose threads wait actively for each other's processors are slower than one thread each."""
+    """Use one thread: two test processes with several busy-waiting threads each are slower."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -173,7 +173,7 @@ def test_a_reference_gives_the_declared_outputs(name: str) -> None:
 
 
 def variants(solution: Solution) -> dict[str, Solution]:
-    """The solution as it is, with every parameter at the end of its range, and for a machine without AVX."""
+    """Return the solution unchanged, with each parameter at the end of its range, and for a machine without AVX."""
     last: dict[str, ParamValue] = {name: values[-1] for name, values in solution.spec.tune.items()}
     tuned = solution.spec.model_copy(update={"params": {**solution.spec.params, **last}})
     plain_compile = tuned.compile.model_copy(update={"flags": ("-march=x86-64",)})
@@ -208,8 +208,8 @@ def test_a_solution_agrees_with_the_reference(name: str, variant: str, tmp_path:
         inputs = inputs_of(problem, workload, seed)
         before = [value.clone() if isinstance(value, torch.Tensor) else value for value in inputs]
         outputs = compiled(workload, inputs)
-        for was, value in zip(before, inputs, strict=True):
-            assert torch.equal(was, value) if isinstance(value, torch.Tensor) else was == value
+        for value_before, value in zip(before, inputs, strict=True):
+            assert torch.equal(value_before, value) if isinstance(value, torch.Tensor) else value_before == value
         assert_right(problem, workload, inputs, outputs, compiled(workload, inputs, shift=2))
     small = problem.workloads[0].model_copy(update={"axes": AWKWARD[name][-1]})
     for scale in (30.0, 1e-3):

@@ -21,15 +21,15 @@ def test_loops_have_the_lowest_priority_and_stop_while_something_is_timed() -> N
     cores = BusyCores([processor])
     cores.begin()
     try:
-        (pid,) = wait_until(_loops, what="its loop")
+        (pid,) = wait_until(_loops, event="its loop")
         assert os.sched_getscheduler(pid) == os.SCHED_IDLE
         assert os.sched_getaffinity(pid) == {processor}
         cores.begin()
         assert _loops() == [pid]
         cores.pause()
-        wait_until(lambda: _state(pid) == "T", what="the stop")
+        wait_until(lambda: _state(pid) == "T", event="the stop")
         cores.resume()
-        wait_until(lambda: _state(pid) != "T", what="its continuation")
+        wait_until(lambda: _state(pid) != "T", event="its continuation")
     finally:
         cores.end()
     assert _loops() == []

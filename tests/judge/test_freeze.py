@@ -104,13 +104,13 @@ def _sandbox(code: str, tmp_path: Path, *, freezes: bool = False) -> Iterator[tu
     region = Region(mmap.PAGESIZE, sealed=False)
     gate = "memory[4000:4001] = b'r'\nwhile memory[4001] == 0: time.sleep(0.001)\n"
     with confined(_COUNTERS + gate + code, tmp_path, inherit=(region.descriptor,)) as (confinement, _):
-        wait_until(lambda: region.all[4000].item() == ord("r"), what="the sandboxed process")
+        wait_until(lambda: region.all[4000].item() == ord("r"), event="the sandboxed process")
         freezer = GroupFreezer.of(confinement.groups) if freezes else None
         assert freezes == (freezer is not None)
         sandbox = SandboxProcesses.of(confinement.first, isolated=True, freezer=freezer)
         region.all[4001] = 1
         try:
-            wait_until(lambda: all(_counts(region)), what="all counters")
+            wait_until(lambda: all(_counts(region)), event="all counters")
             yield sandbox, region
         finally:
             sandbox.close()
@@ -141,7 +141,7 @@ def test_nothing_moves_while_it_is_stopped(tmp_path: Path, code: str, freezes: b
             while time.monotonic() < until:
                 assert _counts(region) == before
             sandbox.resume()
-            wait_until(partial(_all_beyond, region, before), what="progress")
+            wait_until(partial(_all_beyond, region, before), event="progress")
 
 
 def _all_beyond(region: Region, before: tuple[int, ...]) -> bool:
@@ -186,7 +186,7 @@ def test_a_timer_that_continues_a_stopped_sandbox_is_detected(tmp_path: Path, mo
     denied = {name: number for name, number in seccomp._DENIED["x86_64"].items() if name != "timer_create"}  # noqa: SLF001
     monkeypatch.setitem(seccomp._DENIED, "x86_64", denied)  # noqa: SLF001
     with _sandbox(_WOKEN_BY_A_TIMER, tmp_path) as (sandbox, region):
-        wait_until(lambda: _continued_by_its_timer(sandbox, region), what="the timer's signal")
+        wait_until(lambda: _continued_by_its_timer(sandbox, region), event="the timer's signal")
         with pytest.raises(FreezeError, match="while it was stopped"):
             sandbox.check_still_stopped()
 
@@ -199,7 +199,7 @@ def _continued_by_its_timer(sandbox: SandboxProcesses, region: Region) -> bool:
         return False
     before = _counts(region)
     try:
-        wait_until(lambda: _counts(region) != before, what="progress", deadline_s=0.2)
+        wait_until(lambda: _counts(region) != before, event="progress", deadline_s=0.2)
     except TimeoutError:
         sandbox.resume()
         return False
@@ -211,7 +211,7 @@ def test_a_sandbox_that_was_continued_and_stopped_again_is_detected(tmp_path: Pa
         sandbox.stop(5.0)
         before = _counts(region)
         os.kill(sandbox.runner, signal.SIGCONT)
-        wait_until(lambda: _counts(region) != before, what="progress")
+        wait_until(lambda: _counts(region) != before, event="progress")
         os.kill(sandbox.runner, signal.SIGSTOP)
         with pytest.raises(FreezeError, match="while it was stopped"):
             sandbox.check_still_stopped()
@@ -224,10 +224,10 @@ def test_no_signal_continues_a_frozen_sandbox(tmp_path: Path) -> None:
         sandbox.check_still_stopped()  # freezing gives no thread a processor
         before = _counts(region)
         os.kill(sandbox.runner, signal.SIGCONT)
-        wait_until(lambda: _is_refused(sandbox), what="the signal's trace")
+        wait_until(lambda: _is_refused(sandbox), event="the signal's trace")
         assert _counts(region) == before
         sandbox.resume()
-        wait_until(partial(_all_beyond, region, before), what="progress")
+        wait_until(partial(_all_beyond, region, before), event="progress")
 
 
 @_NEEDS_FREEZER
@@ -236,7 +236,7 @@ def test_a_timer_does_not_continue_a_frozen_sandbox(tmp_path: Path, monkeypatch:
     denied = {name: number for name, number in seccomp._DENIED["x86_64"].items() if name != "timer_create"}  # noqa: SLF001
     monkeypatch.setitem(seccomp._DENIED, "x86_64", denied)  # noqa: SLF001
     with _sandbox(_WOKEN_BY_A_TIMER, tmp_path, freezes=True) as (sandbox, region):
-        wait_until(lambda: _woken_by_its_timer(sandbox, region), what="the timer's signal")
+        wait_until(lambda: _woken_by_its_timer(sandbox, region), event="the timer's signal")
 
 
 def _woken_by_its_timer(sandbox: SandboxProcesses, region: Region) -> bool:
@@ -244,7 +244,7 @@ def _woken_by_its_timer(sandbox: SandboxProcesses, region: Region) -> bool:
     sandbox.stop(5.0)
     before = _counts(region)
     try:
-        wait_until(lambda: _is_refused(sandbox), what="the signal's trace", deadline_s=0.2)
+        wait_until(lambda: _is_refused(sandbox), event="the signal's trace", deadline_s=0.2)
     except TimeoutError:
         return False
     else:
@@ -278,7 +278,7 @@ def test_the_clock_does_not_start_for_a_sandbox_that_has_run(tmp_path: Path, jud
         assert _counts(region) == before
         unanswered = exchange(slices=proved)
         assert (unanswered.refused, unanswered.data) == (False, None), "the sandbox ran without an answer"
-        wait_until(partial(_all_beyond, region, before), what="progress")
+        wait_until(partial(_all_beyond, region, before), event="progress")
         assert exchange(slices=proved).refused, "the sandbox runs"
 
 
@@ -286,7 +286,7 @@ def test_a_process_that_ended_while_it_was_stopped_is_detected(tmp_path: Path) -
     with _sandbox(_THREADS, tmp_path) as (sandbox, _):
         sandbox.stop(5.0)
         os.kill(sandbox.runner, signal.SIGKILL)
-        wait_until(lambda: _has_ended(sandbox), what="its end")
+        wait_until(lambda: _has_ended(sandbox), event="its end")
         with pytest.raises(FreezeError, match="while it was stopped"):
             sandbox.check_still_stopped()
 
@@ -294,7 +294,7 @@ def test_a_process_that_ended_while_it_was_stopped_is_detected(tmp_path: Path) -
 def test_a_sandbox_that_ended_is_stopped(tmp_path: Path) -> None:
     code = "for place in range(4): struct.pack_into('<q', memory, 8 * place, 1)\n"
     with _sandbox(code, tmp_path) as (sandbox, _):
-        wait_until(lambda: _has_ended(sandbox), what="its end")
+        wait_until(lambda: _has_ended(sandbox), event="its end")
         sandbox.stop()
         sandbox.resume()
 

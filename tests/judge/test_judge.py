@@ -260,7 +260,7 @@ def test_one_judge_holds_the_device_and_nothing_outlives_it(tmp_path: Path, monk
         assert pidfds
         os.kill(first.pid, signal.SIGKILL)
         for descriptor in pidfds:
-            wait_until(lambda fd=descriptor: _ended(fd), what="the end of a killed judge's runners")  # type: ignore[misc]
+            wait_until(lambda fd=descriptor: _ended(fd), event="the end of a killed judge's runners")  # type: ignore[misc]
             os.close(descriptor)
     with judge_process("cpu", tmp_path / "cache", "bubblewrap") as second:
         assert second.ready.target == "cpu"

@@ -243,7 +243,7 @@ def test_all_processes_of_a_forking_candidate_are_killed(tmp_path: Path) -> None
     time.sleep(600)
     """
     with confined(code, tmp_path) as (sandbox, log):
-        wait_until(lambda: "forked" in log.read_text(), what="the forks")
+        wait_until(lambda: "forked" in log.read_text(), event="the forks")
         namespace = Path(f"/proc/{sandbox.first}/ns/pid").readlink()
         sandbox.kill()
     left = []

@@ -49,7 +49,7 @@ def _docstrings(tree: ast.Module) -> Iterator[ast.Expr]:
 
 
 def _with_args(tree: ast.Module) -> Iterator[bool]:
-    """Yield for each public function of two or more parameters whether its docstring has `Args`."""
+    """Yield for each public function of two or more parameters true if its docstring has `Args`."""
     owners: list[ast.Module | ast.ClassDef] = [tree]
     owners += [node for node in tree.body if isinstance(node, ast.ClassDef) and not node.name.startswith("_")]
     for node in (child for owner in owners for child in owner.body):

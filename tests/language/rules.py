@@ -17,7 +17,7 @@ VAGUE_NAMES = frozenset(
 )
 
 
-# Words and phrases of a riddle, of a personified process, or of another century, each with a plain word for it.
+# Archaic words, words that hide the subject, and verbs that personify a process, each with a plain replacement.
 WORDS = {
     r"anew": "again",
     r"anybody|everybody|nobody|somebody": "name the person or the process",

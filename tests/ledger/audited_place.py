@@ -27,7 +27,7 @@ Json = dict[str, Any]
 
 @functools.cache
 def _template() -> tuple[Path, tuple[str, ...], tuple[str, ...]]:
-    """A repository with a problem and a candidate's branch, made once a process: its place, commits and trees."""
+    """Return a repository with a problem and a candidate's branch, made once per process; its commits; its trees."""
     root, problem = kept_directory("place") / "place", f"problems/{PROBLEM}"
     files = {f"{problem}/definition.json": "{}", f"{problem}/README.md": "words", f"{problem}/baseline/run.py": ""}
     make_workspace(root, files)
@@ -113,7 +113,7 @@ class Place:
         self.forget_history()
 
     def replace_history(self, *parents: str) -> None:
-        """Put main's present content into one new commit."""
+        """Replace the history of main by one commit with the same content."""
         root = self.workspace.root
         parent_options = [part for parent in parents for part in ("-p", parent)]
         new_commit = git(root, "commit-tree", "main^{tree}", *parent_options, "-m", "x")
@@ -123,7 +123,7 @@ class Place:
         return git(self.workspace.root, "rev-list", "--max-parents=0", "main")
 
     def forget_history(self) -> None:
-        """Replace the history, and remove every record of the former one from this repository."""
+        """Replace the history, and remove every record of the former history from this repository."""
         self.replace_history(self.root_commit())
         git(self.workspace.root, "reflog", "expire", "--expire=all", "--all")
         written_refs = git(self.workspace.root, "for-each-ref", "--format=%(refname)", "refs/harness/written")
@@ -133,7 +133,7 @@ class Place:
 
 @functools.cache
 def _healthy_template() -> Path:
-    """A place with a healthy ledger, made once a process."""
+    """Return a place with a valid ledger, made once per process."""
     root = kept_directory("place") / "place"
     place = Place(root)
     with place.repo:

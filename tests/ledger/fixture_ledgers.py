@@ -1,4 +1,4 @@
-"""Ledgers as each format version's own code wrote them, kept in `fixtures/v<N>/`.
+"""Ledgers written by the code of each format version, stored in `fixtures/v<N>/`.
 
 `python -m tests.ledger.fixture_ledgers tests/ledger/fixtures/v<N>` writes the fixture of the present version. A fixture
 that exists is never written again: a later harness must read what an earlier one wrote, byte for byte.
@@ -31,7 +31,7 @@ PROBLEMS = ("L1/softmax", "starter/rmsnorm_h4096", "starter/swiglu")
 BUNDLE = "repository.bundle"
 STANDINGS = "standings.json"
 PROTOCOL = 1
-"""The judge protocol of every entry of the fixtures that there are."""
+"""The judge protocol of every entry of the existing fixtures."""
 SPOOLED = 1
 """Documents that only the spool of a fixture holds."""
 
@@ -114,7 +114,7 @@ def _records(planner: Ledger) -> None:
 
 
 def standings_of(workspace: Workspace) -> list[Mapping[str, Any]]:
-    """Return each problem's standing by the ledger's own judge protocol, which another harness must read equally."""
+    """Return each problem's standing by the ledger's own judge protocol, which other versions must reproduce."""
     with Repo(workspace) as repo, Index(workspace, branch="main") as index:
         messages = index.refresh(repo)
         assert messages == [], messages

@@ -27,7 +27,7 @@ START = datetime(2026, 11, 21, 2, 0, tzinfo=UTC)
 
 
 def git(root: Path, *arguments: str, stdin: bytes | None = None) -> str:
-    """Run plain git as a person would, with a configuration of its own."""
+    """Run git with a separate configuration, as a person does."""
     identity = {
         "GIT_AUTHOR_NAME": "p",
         "GIT_AUTHOR_EMAIL": "p@x",
@@ -36,12 +36,12 @@ def git(root: Path, *arguments: str, stdin: bytes | None = None) -> str:
     }
     environment = {**os.environ, **identity, "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null"}
     command = ["git", "-C", str(root), *arguments]
-    ran = subprocess.run(command, env=environment, input=stdin, capture_output=True, check=True, timeout=240)
-    return ran.stdout.decode().strip()
+    completed = subprocess.run(command, env=environment, input=stdin, capture_output=True, check=True, timeout=240)
+    return completed.stdout.decode().strip()
 
 
 def make_workspace(root: Path, files: dict[str, str] | None = None) -> Workspace:
-    """A repository on branch main with harness.yaml and `files` committed."""
+    """Make a repository on branch main with harness.yaml and `files` committed."""
     root.mkdir(parents=True, exist_ok=True)
     git(root, "init", "-q", "-b", "main")
     for name, text in {"harness.yaml": "run: main\n", ".gitignore": "/.harness/\n", **(files or {})}.items():
@@ -54,7 +54,7 @@ def make_workspace(root: Path, files: dict[str, str] | None = None) -> Workspace
 
 @contextmanager
 def small_disk(at: Path, size: str) -> Iterator[bool]:
-    """A file system of its own at `at`; False where this process may not mount one (a container's root, say)."""
+    """Yield true with a small file system mounted at `at`; false if this process may not mount one (in a container)."""
     at.mkdir(parents=True, exist_ok=True)
     command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(at)]
     mounted = os.geteuid() == 0 and subprocess.run(command, capture_output=True, check=False).returncode == 0
@@ -67,7 +67,7 @@ def small_disk(at: Path, size: str) -> Iterator[bool]:
 
 @contextmanager
 def required_small_disk(at: Path, size: str) -> Iterator[None]:
-    """A file system of its own at `at`; the test is skipped where this process may not mount one."""
+    """Mount a small file system at `at`; skip the test if this process may not mount one."""
     with small_disk(at, size) as mounted:
         if not mounted:
             pytest.skip("this process may not mount a file system: that takes root, and a container that allows it")
@@ -75,7 +75,7 @@ def required_small_disk(at: Path, size: str) -> Iterator[None]:
 
 
 def ticking(start: datetime = START, step_s: float = 1.0) -> Callable[[], datetime]:
-    """A clock that goes on by `step_s` each time it is read."""
+    """Return a clock that advances by `step_s` each time it is read."""
     ticks = iter(range(10**9))
     return lambda: start + timedelta(seconds=step_s * next(ticks))
 
@@ -83,7 +83,7 @@ def ticking(start: datetime = START, step_s: float = 1.0) -> Callable[[], dateti
 def workload(
     speedup: float = 1.5, *, spread: float = 0.01, blocks: int = 12, seed: int = 1, verdict: Verdict = Verdict.PASSED
 ) -> WorkloadResult:
-    """One workload's result whose numbers follow from their parts."""
+    """Return one workload's result with consistent numbers."""
     rng = random.Random(seed)
     name = str(uuid.UUID(int=seed))
     if verdict is not Verdict.PASSED:
@@ -133,7 +133,7 @@ def draft(
     judge_protocol: int = JUDGE_PROTOCOL,
     workloads: Sequence[WorkloadResult] | None = None,
 ) -> EntryDraft:
-    """An entry as the daemon makes it of a judge's answer."""
+    """Return the draft of an entry as the daemon makes it from a judge's answer."""
     environment = EnvironmentRecord(harness="0.1.0", judge=judge, python="3.11", torch="2.13.0", sandbox="bubblewrap")
     device = DeviceRecord.model_validate(
         {"name": "EPYC", "id": "cpu:3", "clocks_mhz": [2400.0, 2450.5], "handshake_us": 90.0}

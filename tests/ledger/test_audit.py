@@ -1,4 +1,4 @@
-"""The audit names every break: file, document, what was expected and what was found."""
+"""The audit names the file, the document, the expected value and the actual value of every break."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ def test_a_changed_byte_breaks_the_chain(place: Place) -> None:
 def test_a_changed_last_document_is_seen_in_the_heads(place: Place) -> None:
     place.enter(place.healthy())
     place.commit({FILE: place.content().replace(b"the device was replaced", b"nothing happened")})
-    whats = [break_.message for break_ in place.breaks()]
-    assert f"{HEADS} has another end of the file" in whats
-    assert any(message.startswith("rewritten since commit ") for message in whats)
+    break_messages = [break_.message for break_ in place.breaks()]
+    assert f"{HEADS} has another end of the file" in break_messages
+    assert any(message.startswith("rewritten since commit ") for message in break_messages)
 
 
 def test_a_cut_tail_is_seen_even_with_heads_to_match(place: Place) -> None:

@@ -1,4 +1,4 @@
-"""A person's uncommitted change below ledger/ is a break; a file that the harness has still to refresh is none."""
+"""A person's uncommitted change below ledger/ is a break; a file that the harness has not refreshed yet is none."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 @pytest.fixture
 def behind(place: Place, monkeypatch: pytest.MonkeyPatch) -> Place:
-    """A checkout that a commit of the harness could not refresh, since git's index was locked."""
+    """Return a place whose checkout a commit of the harness could not refresh, since git's index was locked."""
     monkeypatch.setattr(checkout, "LOCK_WAIT_S", 0.01)
     lock = place.workspace.root / ".git" / "index.lock"
     lock.touch()
@@ -135,7 +135,7 @@ def test_a_persons_change_of_what_is_to_be_refreshed_is_a_break(behind: Place) -
     assert (break_.file, break_.message.partition(" ")[0]) == (FILE, "staged")
 
 
-def test_changes_elsewhere_and_files_that_nobody_wrote_are_no_breaks(place: Place) -> None:
+def test_changes_elsewhere_and_files_without_a_writer_are_no_breaks(place: Place) -> None:
     write(place, "notes.md", b"mine")
     write(place, "harness.yaml", b"run: other\n")
     write(place, "ledger/.heads.yaml.0123456789ab.tmp", b"of a refresh that was killed")

@@ -28,7 +28,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
         yield place
 
 
-def whats(place: Place) -> list[str]:
+def break_messages(place: Place) -> list[str]:
     breaks = place.breaks()
     assert {break_.file for break_ in breaks} <= {"ledger/"}
     return [break_.message for break_ in breaks]
@@ -45,7 +45,7 @@ def forget_reflogs(place: Place) -> None:
 def test_an_orphan_with_the_same_content_is_a_break(place: Place) -> None:
     old = git(place.workspace.root, "rev-parse", "main")
     place.replace_history()
-    messages = whats(place)
+    messages = break_messages(place)
     assert messages[0].startswith("the history of main was replaced: ")
     assert f"has commit {old[:12]}, and the history shares no commit with it" in messages[0]
     assert len(messages) == 2, "and its first commit is no beginning of a ledger"
@@ -54,13 +54,13 @@ def test_an_orphan_with_the_same_content_is_a_break(place: Place) -> None:
 def test_a_replaced_history_is_seen_in_the_reflog_when_the_ref_is_gone(place: Place) -> None:
     place.replace_history()
     forget_written(place)
-    assert "replaced: the reflog of main has commit" in whats(place)[0]
+    assert "replaced: the reflog of main has commit" in break_messages(place)[0]
 
 
 def test_a_replaced_history_is_seen_in_the_ref_when_the_reflog_is_gone(place: Place) -> None:
     place.replace_history()
     forget_reflogs(place)
-    assert f"replaced: {WRITTEN} has commit" in whats(place)[0]
+    assert f"replaced: {WRITTEN} has commit" in break_messages(place)[0]
 
 
 def test_a_replaced_history_is_seen_in_the_copy_when_all_records_are_gone(place: Place) -> None:
@@ -68,14 +68,14 @@ def test_a_replaced_history_is_seen_in_the_copy_when_all_records_are_gone(place:
     place.replace_history()
     forget_written(place)
     forget_reflogs(place)
-    assert "replaced: origin/main has commit" in whats(place)[0]
+    assert "replaced: origin/main has commit" in break_messages(place)[0]
 
 
 def test_a_replaced_history_is_seen_in_its_first_commit_when_nothing_else_is_left(place: Place) -> None:
     place.replace_history()
     forget_written(place)
     forget_reflogs(place)
-    (message,) = whats(place)
+    (message,) = break_messages(place)
     assert message.startswith("the history was replaced: its first commit ")
     assert "already holds 9 ledger documents" in message
 
@@ -83,16 +83,19 @@ def test_a_replaced_history_is_seen_in_its_first_commit_when_nothing_else_is_lef
 def test_a_replaced_history_stays_a_break_after_commits_of_the_harness(place: Place) -> None:
     place.replace_history()
     place.enter([place.draft("note")])
-    assert any("the reflog of main has commit" in message and "shares no commit" in message for message in whats(place))
+    assert any(
+        "the reflog of main has commit" in message and "shares no commit" in message
+        for message in break_messages(place)
+    )
 
 
 def test_commits_that_were_made_one_are_a_break(place: Place) -> None:
     place.replace_history(place.root_commit())
-    (message,) = whats(place)
+    (message,) = break_messages(place)
     assert "lacks 1 of the heads that were committed up to there" in message
 
 
-# --- what is no replacement ---
+# --- changes that replace no history ---
 
 
 def test_a_persons_rebase_is_no_break(place: Place) -> None:
@@ -105,20 +108,20 @@ def test_a_persons_rebase_is_no_break(place: Place) -> None:
     git(root, "switch", "-q", "main")
     git(root, "rebase", "-q", "upstream")
     assert git(root, "rev-list", "--count", "main", "--not", "refs/remotes/origin/main") == "3"
-    assert whats(place) == []
+    assert break_messages(place) == []
     place.enter([place.draft("note")])
-    assert whats(place) == []
+    assert break_messages(place) == []
 
 
 def test_an_amended_commit_is_no_break(place: Place) -> None:
     git(place.workspace.root, "commit", "-q", "--amend", "-m", "other words")
-    assert whats(place) == []
+    assert break_messages(place) == []
 
 
 def test_a_reset_that_the_harness_has_made_good_is_no_break(place: Place) -> None:
     git(place.workspace.root, "reset", "-q", "--hard", "HEAD~1")
     place.enter([place.draft("note")])
-    assert whats(place) == []
+    assert break_messages(place) == []
 
 
 def test_a_branch_behind_its_copy_is_no_replacement(place: Place) -> None:
@@ -128,7 +131,7 @@ def test_a_branch_behind_its_copy_is_no_replacement(place: Place) -> None:
     git(root, "commit", "-q", "-m", "notes")
     git(root, "update-ref", "refs/remotes/origin/main", "main")
     git(root, "reset", "-q", "--hard", "HEAD~1")
-    assert whats(place) == []
+    assert break_messages(place) == []
 
 
 def audit_clone(place: Place, to: Path, *options: str) -> Audit:
@@ -150,7 +153,7 @@ def test_a_clone_of_a_replaced_history_is_a_break(place: Place, tmp_path: Path) 
     assert "its first commit" in break_.message
 
 
-def test_a_shallow_clone_is_said_to_be_one(place: Place, tmp_path: Path) -> None:
+def test_a_shallow_clone_is_reported(place: Place, tmp_path: Path) -> None:
     result = audit_clone(place, tmp_path / "clone", "--depth", "1")
     assert result.breaks == []
     (note,) = result.notes

@@ -10,17 +10,17 @@ from tests.ledger.audited_place import Place, changed
 
 
 def repeating(place: Place) -> list[EntryDraft]:
-    """A baseline, an evaluation of compiled code, one that was answered from it, and one of other code."""
+    """Return a baseline, an evaluation of compiled code, a repetition answered from it, and one of other code."""
     measured = place.draft(number=0, cites=1).model_copy(
         update={"fingerprint": Fingerprint(source="sha256:1", binary="sha256:b")}
     )
     own = {"candidate": place.draft(number=1).candidate, "fingerprint": Fingerprint(binary="sha256:b")}
-    other = place.draft(number=2, cites=1).model_copy(update={"fingerprint": Fingerprint(binary="sha256:c")})
+    of_other_code = place.draft(number=2, cites=1).model_copy(update={"fingerprint": Fingerprint(binary="sha256:c")})
     return [
         place.draft("baseline"),
         measured,
         measured.model_copy(update={**own, "answered_from": 2, "cost": Cost(build_s=0.1)}),
-        other,
+        of_other_code,
     ]
 
 

@@ -1,4 +1,4 @@
-"""An audit of what is new looks into nothing else, and still follows the whole chain."""
+"""An audit of new entries examines only those, and still verifies the whole chain."""
 
 from __future__ import annotations
 
@@ -49,17 +49,17 @@ def test_numbers_before_it_are_left_alone_and_chains_are_not(place: Place) -> No
     place.forge(lambda documents: documents[1]["summary"].update(speedup=9.0))
     moments = [entry["at"] for entry in _entries(place)]
 
-    def whats(since: str | None) -> list[str]:
+    def break_messages(since: str | None) -> list[str]:
         return [break_.message for break_ in audit(place.workspace, place.repo, branch="main", since=since).breaks]
 
-    assert len(whats(None)) == 1
-    assert whats(moments[1]) == whats(None)
-    assert whats(moments[2]) == []
+    assert len(break_messages(None)) == 1
+    assert break_messages(moments[1]) == break_messages(None)
+    assert break_messages(moments[2]) == []
     place.commit({FILE: place.content().replace(b'worker: "w01"', b'worker: "w02"', 1)})
-    assert any("chain broken" in message for message in whats(moments[-1]))
+    assert any("chain broken" in message for message in break_messages(moments[-1]))
 
 
-def test_what_was_looked_into_is_said(place: Place) -> None:
+def test_the_examined_range_is_reported(place: Place) -> None:
     result = audit(place.workspace, place.repo, branch="main", since="2026-11-21T02:00:06.000Z")
     assert any(line.startswith("3 entries: format") for line in result.checked), result.checked
     assert any(line.startswith("9 documents: each one's hash") for line in result.checked)

@@ -1,4 +1,4 @@
-"""Candidates: the daemon judges exactly those that workers see as under way."""
+"""Candidates: the daemon judges exactly those that are pending for workers."""
 
 from __future__ import annotations
 

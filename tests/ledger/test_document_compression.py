@@ -42,7 +42,7 @@ def test_documents_are_compressed_by_another_process_that_ends_with_the_block() 
 
 def test_a_killed_process_is_replaced_by_this_one() -> None:
     with DocumentCompressor() as compressor:
-        os.kill(wait_until(child_pid, what="the process"), signal.SIGKILL)
+        os.kill(wait_until(child_pid, event="the process"), signal.SIGKILL)
         for _ in range(2):
             assert compressor.compress(DOCUMENTS) == compress_all(DOCUMENTS)
 

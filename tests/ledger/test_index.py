@@ -1,4 +1,4 @@
-"""The index answers from branch and spools alike, and comes back from whatever happened to it."""
+"""The index has the entries of the branch and of the spools, and is rebuilt after any damage."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_an_entry_is_found_before_and_after_its_commit(ledger: Ledger, index: In
     assert index.entry(PROBLEM, 2) is None
 
 
-def test_a_row_says_what_its_entry_does(ledger: Ledger, index: Index, repo: Repo) -> None:
+def test_a_row_has_the_values_of_its_entry(ledger: Ledger, index: Index, repo: Repo) -> None:
     entry = ledger.append(draft(verdict=Verdict.PASSED))
     index.refresh(repo)
     row = index.row(PROBLEM, 1)
@@ -93,7 +93,7 @@ def test_a_row_has_no_bound_unless_each_workload_has_one(ledger: Ledger) -> None
     assert row_of(render_entry(entry), "x").bound_us is None
 
 
-def test_a_row_does_not_believe_numbers_in_texts(ledger: Ledger) -> None:
+def test_a_row_ignores_numbers_in_texts(ledger: Ledger) -> None:
     failed = workload(verdict=Verdict.INCORRECT_NUMERICAL).model_copy(
         update={"reason": 'said "baseline_us: 1e9,\n- {latency_us: 3}\nkind: champion'}
     )
@@ -156,7 +156,7 @@ def test_only_what_was_appended_is_read(
     index.refresh(repo)
     ledger.flush(force=True)
     index.refresh(repo)
-    assert parsed == [f"{FILE} seq 4", f"{FILE} seq 5"]  # seen in the spool: not read again from the branch
+    assert parsed == [f"{FILE} seq 4", f"{FILE} seq 5"]  # read from the spool before, so not read again from the branch
     assert index.count() == 5
 
 
@@ -171,12 +171,12 @@ def test_the_planners_files_are_not_entries(workspace: Workspace, index: Index, 
 
 
 @pytest.mark.parametrize("damage", ["garbage", "empty", "older", "truncated", "directory gone", "table gone"])
-def test_an_index_that_cannot_be_used_is_made_anew(
+def test_an_unusable_index_is_rebuilt(
     workspace: Workspace, ledger: Ledger, index: Index, repo: Repo, damage: str
 ) -> None:
     fill(ledger, 40)
     ledger.flush(force=True)
-    assert index.refresh(repo) == []  # the first time there is nothing to say
+    assert index.refresh(repo) == []  # the first time there is no message
     rows = index.rows()
     index.close()
     path = workspace.index_file
@@ -194,7 +194,7 @@ def test_an_index_that_cannot_be_used_is_made_anew(
             database.execute(statement if damage == "older" else "DROP TABLE files")
         database.close()
     if damage in {"truncated", "table gone"}:
-        fill(ledger, 1)  # damage in unread pages shows with the next entry
+        fill(ledger, 1)  # damage in unread pages is detected with the next entry
         ledger.flush(force=True)
         rows = [*rows, *rows[-1:]]
     messages = index.refresh(repo)
@@ -225,7 +225,7 @@ def test_a_locked_index_is_replaced(
     assert index.count() == 4
 
 
-def test_an_index_that_cannot_be_written_says_so(workspace: Workspace, index: Index, repo: Repo) -> None:
+def test_an_unwritable_index_is_reported(workspace: Workspace, index: Index, repo: Repo) -> None:
     workspace.derived.mkdir()
     workspace.index_file.with_name("index.rebuilding.sqlite").mkdir()
     with pytest.raises(LedgerError, match="the index cannot be written") as caught:
@@ -233,7 +233,7 @@ def test_an_index_that_cannot_be_written_says_so(workspace: Workspace, index: In
     assert "the index can be deleted" in str(caught.value)
 
 
-def test_asking_before_the_first_refresh_says_how_to_make_it(index: Index) -> None:
+def test_a_query_before_the_first_refresh_is_an_error(index: Index) -> None:
     with pytest.raises(LedgerError, match="the ledger's index cannot be read: the file is missing"):
         index.count()
 
@@ -250,7 +250,7 @@ def test_an_index_replaced_by_another_process_is_opened_again(
     assert index.count() == 5
 
 
-def test_who_is_impatient_reads_the_index_as_it_is_while_another_refreshes_it(
+def test_a_reader_without_a_wait_reads_the_index_while_another_refreshes_it(
     workspace: Workspace, ledger: Ledger, index: Index, repo: Repo
 ) -> None:
     fill(ledger)
@@ -331,7 +331,7 @@ def test_a_document_that_cannot_be_read_is_named_and_left_out(
     assert [row.seq for row in index.rows(PROBLEM)] == [1, 2, 3]
 
 
-def test_a_spooled_record_that_went_is_forgotten(
+def test_a_deleted_spooled_record_leaves_the_index(
     workspace: Workspace, ledger: Ledger, index: Index, repo: Repo
 ) -> None:
     fill(ledger)
@@ -411,7 +411,7 @@ def test_what_a_commit_appends_is_not_read_again(
             assert second_index.refresh(repo) == []
         assert index.query("SELECT committed, count(*) FROM entries GROUP BY committed") == [(1, 5)]
         assert index.query("SELECT * FROM appended") == []
-        # The file's digest was noted too: what is appended by another writer is an append, not a rewrite.
+        # The index has the file's digest too, so it treats an append by another writer as an append, not as a rewrite.
         fill(ledger, 1)
     index.query("SELECT 1")
     assert index.refresh(repo) == []
@@ -450,7 +450,7 @@ def test_the_problems_that_changed_since_a_revision_are_named(ledger: Ledger, in
     assert index.changed_since(before) == {PROBLEM, "starter/swiglu"}
 
 
-def test_an_index_made_anew_knows_no_earlier_revision(
+def test_a_rebuilt_index_has_no_earlier_revision(
     workspace: Workspace, ledger: Ledger, index: Index, repo: Repo
 ) -> None:
     fill(ledger)

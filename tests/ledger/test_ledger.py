@@ -1,4 +1,4 @@
-"""The ledger enters everything once, in a chain, whatever happens meanwhile."""
+"""The ledger enters each document once, in a chain, also after crashes and concurrent changes."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_the_same_writer_twice_names_the_holder(workspace: Workspace, repo: Repo
     ):
         open_ledger(workspace, repo)
     with open_ledger(workspace, repo):
-        pass  # the lock was given back
+        pass  # the lock was released
 
 
 def test_the_clock_never_goes_backward_in_the_ledger(workspace: Workspace, repo: Repo) -> None:
@@ -160,7 +160,7 @@ def test_the_clock_never_goes_backward_in_the_ledger(workspace: Workspace, repo:
         ledger.append(draft())
         assert first.at == second.at == third.at == "2026-11-21T02:00:00.000Z"
         assert fourth.at == "2026-11-21T02:00:01.000Z"
-        assert len(ledger.recovered) == 2  # once for each step back
+        assert len(ledger.recovered) == 2  # one message per step back
         assert "the clock shows 2026-11-21T01:00:00.000Z, before the ledger's last entry" in ledger.recovered[0]
     with open_ledger(workspace, repo, clock=lambda: START - timedelta(days=1)) as ledger:
         assert ledger.append(draft()).at == fourth.at
@@ -236,7 +236,7 @@ def test_a_flush_that_git_refuses_keeps_the_spool(workspace: Workspace, repo: Re
 
 
 def fill_up(path: Path) -> None:
-    """Leave no room on the file system of `path`."""
+    """Fill the file system of `path`."""
     with path.open("wb", buffering=0) as file, suppress(OSError):
         while file.write(b"x" * 4096):
             pass
@@ -318,7 +318,7 @@ OFTEN = {
     "spool.half_written:2",
     "spool.before_drop",
 }
-"""In every run of the suite; `make test-long` makes all."""
+"""Failpoints that `make test` covers; `make test-long` covers all."""
 
 
 @pytest.mark.parametrize(
@@ -331,11 +331,11 @@ def test_killed_anywhere_nothing_is_lost_and_nothing_entered_twice(
     environment = {**os.environ, "HARNESS_FAILPOINT": failpoint}
     killed = subprocess.run([*command, "0"], env=environment, capture_output=True, text=True, check=False, timeout=240)
     assert killed.returncode == -signal.SIGKILL
-    promised = len(killed.stdout.split())
+    acknowledged = len(killed.stdout.split())
     done = [document.seq for document in read_documents(workspace, repo, FILE, branch="main")]
-    # One more than was acknowledged may be there: killed between the sync and the acknowledgement.
+    # One entry more than the acknowledged ones may exist, after a kill between the sync and the acknowledgement.
     assert done == list(range(1, len(done) + 1))
-    assert promised <= len(done) <= promised + 1
+    assert acknowledged <= len(done) <= acknowledged + 1
     subprocess.run([*command, str(len(done))], capture_output=True, check=True, timeout=240)
     assert committed(workspace) == [1, 2, 3, 4, 5]
     trees = [

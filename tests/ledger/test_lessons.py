@@ -1,4 +1,4 @@
-"""Lessons stand until a later entry contradicts them."""
+"""Lessons are valid until a later entry contradicts them."""
 
 from __future__ import annotations
 
@@ -70,11 +70,11 @@ def test_a_note_is_withdrawn_when_a_later_entry_is_named_against_it() -> None:
     assert lines([old, note("b", "it pays further ahead", 3, "aaaaaaaa")], rows) == [
         "[bbbbbbbb] w02: it pays further ahead (entry 3: PASSED 2.000x)"
     ]
-    assert len(lines([old, note("b", "I doubt it", 1, "aaaaaaaa")], rows)) == 2, "an earlier entry shows nothing"
-    assert len(lines([old, note("b", "I doubt it", None, "aaaaaaaa")], rows)) == 2, "nor does a word"
+    assert len(lines([old, note("b", "I doubt it", 1, "aaaaaaaa")], rows)) == 2, "an earlier entry contradicts nothing"
+    assert len(lines([old, note("b", "I doubt it", None, "aaaaaaaa")], rows)) == 2, "text alone contradicts nothing"
 
 
-def test_a_champion_says_what_it_changed_until_it_is_measured_otherwise() -> None:
+def test_the_change_of_a_champion_is_a_lesson_until_another_measurement() -> None:
     rows = [
         row(1, "a", 1.5),
         row(2, "a", 1.5, "confirmation", 1),

@@ -115,10 +115,10 @@ def test_damage_before_whole_records_is_not_taken_for_a_torn_tail(tmp_path: Path
     with pytest.raises(LedgerError, match=r"a record is damaged at byte \d+, and whole ones follow it") as caught:
         Spool.open(tmp_path)
     assert "truncate -s" in str(caught.value)
-    assert path.read_bytes() == content  # nothing was touched
+    assert path.read_bytes() == content  # the file is unchanged
 
 
-def test_a_full_disk_keeps_nothing_of_the_entry_and_says_so(tmp_path: Path) -> None:
+def test_a_full_disk_keeps_nothing_of_the_entry_and_is_reported(tmp_path: Path) -> None:
     """RLIMIT_FSIZE stands in for the full disk: a part of the record is written, then the write is refused."""
     code = f"""
 import resource, sys
@@ -137,9 +137,9 @@ with opened(directory) as spool:
     assert [item.seq for item in spooled_records(directory)] == [1]
     spool.append(record(2))
 """
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=240)
-    assert ran.stdout.count("no space left to write the ledger's spool (File too large)") == 2
-    assert "free some space" in ran.stdout
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=240)
+    assert completed.stdout.count("no space left to write the ledger's spool (File too large)") == 2
+    assert "free some space" in completed.stdout
     assert [record.seq for record in spooled_records(tmp_path)] == [1, 2]
     with opened(tmp_path) as spool:
         assert spool.recovered == []
@@ -164,11 +164,11 @@ def test_a_read_only_spool(tmp_path: Path) -> None:
             subprocess.run(["mount", "-o", "remount,ro", str(tmp_path)], check=True)
             with pytest.raises(LedgerError, match=r"the ledger's spool cannot be written \(Read-only file system\)"):
                 spool.append(record(2))
-        with opened(tmp_path / "daemon"):  # reading goes on
+        with opened(tmp_path / "daemon"):  # reading continues
             assert [record.seq for record in spooled_records(tmp_path / "daemon")] == [1]
 
 
-def test_a_spool_that_cannot_be_written_says_who_may(tmp_path: Path) -> None:
+def test_an_unwritable_spool_is_reported(tmp_path: Path) -> None:
     blocked = tmp_path / "daemon"
     blocked.write_text("a file where the directory should be")
     with pytest.raises(LedgerError, match="the ledger's spool cannot be written"):
@@ -194,7 +194,7 @@ def test_a_segment_that_cannot_be_started_is_started_later(tmp_path: Path) -> No
         ("spool.after_new_segment", []),
         ("spool.before_write", []),
         ("spool.half_written", []),
-        ("spool.before_sync", [1]),  # written, perhaps not synced: the kernel of a living machine still has it
+        ("spool.before_sync", [1]),  # written, perhaps not synced: without a crash of the machine, the kernel keeps it
         ("spool.after_sync", [1]),
         ("spool.after_sync:2", [1, 2]),
         ("spool.half_written:3", [1, 2]),
@@ -209,23 +209,23 @@ with opened(Path({str(tmp_path)!r})) as spool:
         spool.append(record(seq))
 """
     environment = {**os.environ, "HARNESS_FAILPOINT": failpoint}
-    ran = subprocess.run([sys.executable, "-c", code], env=environment, check=False, timeout=240)
-    assert ran.returncode == -signal.SIGKILL
+    completed = subprocess.run([sys.executable, "-c", code], env=environment, check=False, timeout=240)
+    assert completed.returncode == -signal.SIGKILL
     with opened(tmp_path) as spool:
         assert [record.seq for record in spooled_records(tmp_path)] == seqs
         assert len(spool.recovered) == ("half" in failpoint)
 
 
 @pytest.mark.parametrize("failpoint", ["spool.torn_set_aside", "spool.torn_cut"])
-def test_killed_while_mending(tmp_path: Path, failpoint: str) -> None:
+def test_killed_while_repairing(tmp_path: Path, failpoint: str) -> None:
     with opened(tmp_path) as spool:
         spool.append(record(1))
     with segments(tmp_path)[0].open("ab") as file:
         file.write(b"record 12 torn")
     code = f"from pathlib import Path; from harness.ledger.spool import Spool; Spool.open(Path({str(tmp_path)!r}))"
     environment = {**os.environ, "HARNESS_FAILPOINT": failpoint}
-    ran = subprocess.run([sys.executable, "-c", code], env=environment, check=False, timeout=240)
-    assert ran.returncode == -signal.SIGKILL
+    completed = subprocess.run([sys.executable, "-c", code], env=environment, check=False, timeout=240)
+    assert completed.returncode == -signal.SIGKILL
     with opened(tmp_path):
         assert [record.seq for record in spooled_records(tmp_path)] == [1]
     assert [aside.read_bytes() for aside in tmp_path.glob("*.torn-at-*")] == [b"record 12 torn"]

@@ -52,7 +52,7 @@ def test_a_problem_without_entries_stands_empty(enter: Enter) -> None:
     assert (standing.problem, standing.evaluations, standing.champion, standing.entries) == ("starter/none", 0, None, 0)
 
 
-def test_a_standing_tells_the_story(enter: Enter) -> None:
+def test_a_standing_has_the_facts_of_all_entries(enter: Enter) -> None:
     index = enter(
         [
             draft("baseline"),  # 1
@@ -134,9 +134,9 @@ def test_entries_of_an_older_judge_protocol_are_counted_and_compared_with_nothin
     assert (before.champion, before.best, before.gains, before.since_gain) == (None, None, (), 0)
     assert before.outdated == (index.row(PROBLEM, 3),)
     assert (before.evaluations, before.entries) == (1, 3)
-    (then,) = standings(index, [PROBLEM], "cpu", "main", protocol=JUDGE_PROTOCOL - 1)
-    assert (then.champion, then.outdated) == (index.row(PROBLEM, 3), ())
-    assert then.best == index.row(PROBLEM, 2)
+    (of_former_protocol,) = standings(index, [PROBLEM], "cpu", "main", protocol=JUDGE_PROTOCOL - 1)
+    assert (of_former_protocol.champion, of_former_protocol.outdated) == (index.row(PROBLEM, 3), ())
+    assert of_former_protocol.best == index.row(PROBLEM, 2)
     index = enter([draft("baseline"), evaluation(1.2, 2), evaluation(1.1, 1)])
     (after,) = standings(index, [PROBLEM], "cpu", "main")
     assert (after.champion, after.best) == (None, index.row(PROBLEM, 5))

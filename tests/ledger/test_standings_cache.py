@@ -1,4 +1,4 @@
-"""Standings from the cache are those of a whole computation, and only what changed is computed again."""
+"""Standings from the cache equal those of a complete computation; only changed problems are computed again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kinds of tampering with a ledger, each found by the audit; an untouched ledger has nothing to find."""
+"""Kinds of tampering with a ledger, each detected by the audit; an unchanged ledger has no breaks."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def an_insertion(place: Place) -> None:
     put(place, [*raws[:4], raws[1], *raws[4:]])
 
 
-def a_chain_made_anew(place: Place) -> None:
+def a_recomputed_chain(place: Place) -> None:
     documents = parsed(place)
     del documents[4]
     for document in documents[4:]:
@@ -97,14 +97,14 @@ def a_chain_made_anew(place: Place) -> None:
     )
 
 
-def a_history_made_anew(place: Place) -> None:
-    """Branch, chain, heads and the harness' own notes, everything but the copy that was pushed."""
+def a_rewritten_history(place: Place) -> None:
+    """Replace the branch, the chain, the heads and the harness' own records; only the pushed copy is unchanged."""
     root = place.workspace.root
     git(root, "update-ref", "refs/remotes/origin/main", "main")
     place.forge(lambda documents: documents[-1].update(note="nothing happened"))
 
 
-def a_commit_that_is_gone(place: Place) -> None:
+def a_missing_commit(place: Place) -> None:
     place.forge(lambda documents: documents[5]["candidate"].update(commit="1" * 40))
 
 
@@ -133,7 +133,7 @@ def a_clock_that_goes_back(place: Place) -> None:
     place.forge(lambda documents: documents[6].update(at="2026-11-20T00:00:00.000Z"))
 
 
-def heads_that_lie(place: Place) -> None:
+def wrong_heads(place: Place) -> None:
     heads = read_heads((place.workspace.root / HEADS).read_bytes())
     place.commit({HEADS: render_heads({FILE: heads[FILE].model_copy(update={"hash": "sha256:" + "0" * 64})})})
 
@@ -152,15 +152,15 @@ def another_form_of_the_problem(place: Place) -> None:
         (a_truncation, f"{HEADS} has another end of the file"),
         (a_truncation_with_heads_to_match, "rewritten since commit "),
         (an_insertion, "chain broken: prev is not the hash of the document before"),
-        (a_chain_made_anew, "rewritten since commit "),
-        (a_history_made_anew, "rewritten since the copy at origin/main, commit "),
-        (a_commit_that_is_gone, "the candidate's commit is not in the repository"),
+        (a_recomputed_chain, "rewritten since commit "),
+        (a_rewritten_history, "rewritten since the copy at origin/main, commit "),
+        (a_missing_commit, "the candidate's commit is not in the repository"),
         (another_tree, f"has another tree at problems/{PROBLEM}/solutions/cpu"),
         (below_the_floor, "PASSED below the floor that the hardware allows"),
         (arithmetic_that_does_not_follow, "summary.speedup is not the geometric mean of the workloads'"),
         (a_measurement_entered_twice, "measured twice: the same key already has an entry"),
         (a_clock_that_goes_back, "at goes backward"),
-        (heads_that_lie, f"{HEADS} has another end of the file"),
+        (wrong_heads, f"{HEADS} has another end of the file"),
         (another_form_of_the_problem, f"no version of problems/{PROBLEM} in the history"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Ledgers of every format that was ever written stay readable, and an upgrade changes no byte of a document."""
+"""Ledgers of all earlier formats stay readable, and an upgrade changes no byte of a document."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def version(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture
 def old(tmp_path: Path, version: int) -> Iterator[tuple[Workspace, Repo]]:
-    """A ledger of each format."""
+    """Yield the workspace and repository of a ledger of each format."""
     workspace = restore(FIXTURES / f"v{version}", tmp_path / "a workspace")
     with Repo(workspace) as repo:
         yield workspace, repo
@@ -53,7 +53,7 @@ def old(tmp_path: Path, version: int) -> Iterator[tuple[Workspace, Repo]]:
 
 @pytest.fixture
 def first(tmp_path: Path) -> Iterator[tuple[Workspace, Repo]]:
-    """A ledger of format 1."""
+    """Yield the workspace and repository of a ledger of format 1."""
     workspace = restore(FIXTURES / "v1", tmp_path / "a workspace")
     with Repo(workspace) as repo:
         yield workspace, repo
@@ -72,7 +72,7 @@ def stored(version: int) -> object:
     return json.loads((FIXTURES / f"v{version}" / STANDINGS).read_text())
 
 
-def whats(workspace: Workspace, repo: Repo) -> list[str]:
+def break_messages(workspace: Workspace, repo: Repo) -> list[str]:
     return [break_.message for break_ in audit(workspace, repo, branch="main").breaks]
 
 
@@ -94,7 +94,7 @@ def test_an_upgrade_keeps_every_byte_and_every_standing(old: tuple[Workspace, Re
     before, tip = files(workspace), repo.tip("main")
     result = run_upgrade(workspace, repo)
     assert result.is_outdated is (version < LEDGER_FORMAT)
-    assert whats(workspace, repo) == []
+    assert break_messages(workspace, repo) == []
     assert standings_of(workspace) == stored(version)
     after = files(workspace)
     assert all(after[file].startswith(content) for file, content in before.items() if file != HEADS)
@@ -149,10 +149,10 @@ def test_a_ledger_keeps_its_format_until_it_is_upgraded(first: tuple[Workspace, 
     entries = [parse_entry(document.raw, SPOOLS_FILE) for document in documents]
     assert [entry.judge_protocol for entry in entries] == [1, 1, 1, None, None, 2]
     assert [record.get("format", 1) for record in read_records(workspace, repo, "ledger/decisions.yaml")] == [1, 2]
-    # The drafts name no real candidates; what an upgrade could break is whole.
+    # The drafts name no real candidates, so only the parts that an upgrade could break are checked.
     assert not [
         message
-        for message in whats(workspace, repo)
+        for message in break_messages(workspace, repo)
         if "format" in message or "chain" in message or "rewritten" in message
     ]
     with Index(workspace, branch="main") as index:
@@ -222,13 +222,13 @@ def test_an_upgrade_that_is_killed_can_be_run_again(first: tuple[Workspace, Repo
         command, cwd=workspace.root, env={**os.environ, "HARNESS_FAILPOINT": place}, check=False, timeout=60
     )
     assert killed.returncode == -signal.SIGKILL
-    assert whats(workspace, repo) == []
+    assert break_messages(workspace, repo) == []
     run_upgrade(workspace, repo)
     with Ledger(workspace, repo, branch="main"):
-        repo.refresh_checkout("main")  # as the daemon does; its opening drops what the upgrade had committed
+        repo.refresh_checkout("main")  # as the daemon does; it removes the spooled records that the upgrade committed
     assert read_all(workspace.spool) == []
     assert len(split(files(workspace)[SPOOLS_FILE], SPOOLS_FILE)) == 3
-    assert (whats(workspace, repo), standings_of(workspace)) == ([], stored(1))
+    assert (break_messages(workspace, repo), standings_of(workspace)) == ([], stored(1))
     assert heads_format(files(workspace)[HEADS]) == LEDGER_FORMAT
 
 
@@ -255,7 +255,7 @@ def test_a_ledger_of_a_newer_format_is_refused_by_every_writer(first: tuple[Work
         with pytest.raises(LedgerError) as caught:
             attempt()
         assert str(caught.value).startswith(f"{HEADS}:1: the ledger has format 3, {NEWER}")
-    assert "the ledger has format 3, and this harness reads formats 1 to 2" in whats(workspace, repo)
+    assert "the ledger has format 3, and this harness reads formats 1 to 2" in break_messages(workspace, repo)
 
 
 def test_a_file_of_a_newer_format_is_refused(first: tuple[Workspace, Repo]) -> None:
@@ -264,7 +264,7 @@ def test_a_file_of_a_newer_format_is_refused(first: tuple[Workspace, Repo]) -> N
     with Index(workspace, branch="main") as index, pytest.raises(LedgerError) as caught:
         index.refresh(repo)
     assert str(caught.value).startswith(f"{FILE}:1: the ledger file has format 7, {NEWER}")
-    assert "the ledger file has format 7, and this harness reads formats 1 to 2" in whats(workspace, repo)
+    assert "the ledger file has format 7, and this harness reads formats 1 to 2" in break_messages(workspace, repo)
 
 
 def test_a_document_of_a_newer_format_is_named() -> None:
@@ -284,7 +284,7 @@ def test_a_spool_of_a_newer_format_is_refused_and_kept(first: tuple[Workspace, R
     assert segment.read_bytes() == content
 
 
-# --- formats that do not fit ---
+# --- incompatible formats ---
 
 
 def test_a_format_that_falls_is_a_break(first: tuple[Workspace, Repo]) -> None:

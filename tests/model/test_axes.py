@@ -29,7 +29,7 @@ NAMES = {"a": 7, "b": 0, "c": 4096, "d": -3}
         ("c // a", 585),
         ("-c // a", -586),
         ("c / 2", 2048),
-        ("c / 3 * 3", 4096),  # exact: floats would drift at larger sizes
+        ("c / 3 * 3", 4096),  # exact: floats would be rounded at larger sizes
         ("2 ** 10 % 1000", 24),
         ("-2 ** 2", -4),
         ("(-2) ** 2", 4),
@@ -110,7 +110,7 @@ def test_integer_arithmetic_agrees_with_python(text: str) -> None:
     except FormatError as error:
         value = None
         if "too large" in error.message or "characters" in error.message:
-            return  # an intermediate value is out of bounds: refused whatever the result would be
+            return  # an intermediate value is out of bounds, which is an error whatever the result
     assert value == expected
 
 
@@ -172,7 +172,7 @@ def test_constraints_compare_sizes(constraint: str, expected: bool) -> None:
 
 
 @pytest.mark.parametrize("constraint", ["a == x[-1].item()", "len(a) == 2", "a", "a in (1, 2)", "a == 7 or f(a)"])
-def test_a_constraint_that_needs_more_than_sizes_says_so(constraint: str) -> None:
+def test_a_constraint_that_needs_more_than_sizes_is_an_error(constraint: str) -> None:
     with pytest.raises(UncheckableError):
         holds(constraint, NAMES)
 

@@ -80,7 +80,7 @@ def test_numbers_of_another_judge_protocol_do_not_count_and_never_stand_above_ne
     assert champion_of([old, new]) is new
     assert champion_of([old]) is None
     assert champion_of([old], JUDGE_PROTOCOL - 1) is old
-    assert champion_of([old, measured(0.9, seq=2)]) is None, "a failed measurement brings no old champion back"
+    assert champion_of([old, measured(0.9, seq=2)]) is None, "a failed measurement restores no old champion"
 
 
 def test_the_best_of_a_protocol_are_its_champion_and_runner_up_or_its_best_evaluation() -> None:

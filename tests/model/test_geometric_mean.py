@@ -19,7 +19,7 @@ def test_it_is_the_standard_library_s(times: list[float]) -> None:
 
 
 @given(TIMES)
-def test_it_lies_between_the_smallest_and_the_largest(times: list[float]) -> None:
+def test_it_is_between_the_smallest_and_the_largest(times: list[float]) -> None:
     assert min(times) * (1 - 1e-12) <= geometric_mean(times) <= max(times) * (1 + 1e-12)
 
 

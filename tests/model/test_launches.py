@@ -1,4 +1,4 @@
-"""Launch plans: sizes put in, and every bad plan a sentence about its field."""
+"""Launch plans: substitution of sizes, and an error for each invalid plan that names its field."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Repository paths and names: every path is read back to what it was made from."""
+"""Repository paths and names: each path is parsed to the values that it was made from."""
 
 from __future__ import annotations
 

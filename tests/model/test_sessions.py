@@ -1,4 +1,4 @@
-"""The prediction interval holds what an honest second session gives, and not what a forger enters."""
+"""The prediction interval contains the result of a second session, and excludes a forged result."""
 
 from __future__ import annotations
 

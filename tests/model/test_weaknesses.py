@@ -1,4 +1,4 @@
-"""Weaknesses of a number follow from what its entry and its baseline entry record."""
+"""Weaknesses of a number follow from its entry and its baseline entry."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def facts(**parts: Any) -> MeasurementFacts:
 def test_a_sound_number_has_none() -> None:
     assert kinds(facts()) == []
     assert kinds(BASELINE) == []
-    assert weaknesses(MeasurementFacts()) == (), "a champion entry measured nothing itself"
+    assert weaknesses(MeasurementFacts()) == (), "a champion entry has no measurement of its own"
 
 
 @pytest.mark.parametrize(
@@ -115,10 +115,10 @@ def test_an_entry_and_its_document_have_the_same_facts() -> None:
         }
     )
     entry = EntryDraft.model_validate(changed.model_dump())
-    found_weaknesses = weaknesses(facts_of(entry))
-    assert found_weaknesses == weaknesses(facts_of_document(entry.model_dump(mode="json")))
-    assert [weakness.kind for weakness in found_weaknesses] == ["no-sandbox", "shared-device", "launch-bound"]
-    assert from_text(to_text(found_weaknesses)) == found_weaknesses
+    of_entry = weaknesses(facts_of(entry))
+    assert of_entry == weaknesses(facts_of_document(entry.model_dump(mode="json")))
+    assert [weakness.kind for weakness in of_entry] == ["no-sandbox", "shared-device", "launch-bound"]
+    assert from_text(to_text(of_entry)) == of_entry
     assert to_text(()) is None
 
 

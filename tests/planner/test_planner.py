@@ -1,4 +1,4 @@
-"""The planner's loop on a real repository: what it writes, what it obeys, what it records."""
+"""The planner's loop on a real repository: its tables, people's changes, and its records."""
 
 from __future__ import annotations
 
@@ -64,18 +64,18 @@ def table(site: Site) -> tuple[Assignment, ...]:
         return parse(read_text(repo, "main")).assignments
 
 
-def until(site: Site, condition: Callable[[dict[str, str]], bool], description: str) -> dict[str, str]:
+def wait_for_table(site: Site, condition: Callable[[dict[str, str]], bool], description: str) -> dict[str, str]:
     """Wait until the table, as worker -> problem, fulfils a condition, and return it."""
 
     def matching_rows() -> dict[str, str] | None:
         rows = {row.worker: row.problem for row in table(site) if row.state != "paused"}
         return {"": "", **rows} if condition(rows) else None
 
-    return wait_until(matching_rows, what=description)
+    return wait_until(matching_rows, event=description)
 
 
 def edit(site: Site, *rows: str, keep: bool = True) -> None:
-    """A person edits the table and commits it, on top of whatever the planner wrote last."""
+    """Edit and commit the table as a person does, on top of the planner's last version."""
     with Repo(site.workspace) as repo:
 
         def committed() -> bool:
@@ -85,12 +85,12 @@ def edit(site: Site, *rows: str, keep: bool = True) -> None:
             lines = inside.strip().splitlines()
             present = lines if keep else lines[:2]
             text = head + begin + "\n" + "\n".join([*present, *rows]) + "\n" + end + tail
-            with contextlib.suppress(RepositoryError):  # the planner was faster: read again
+            with contextlib.suppress(RepositoryError):  # the planner committed first: read again
                 repo.commit_files("main", {"COORDINATION.md": text.encode()}, "Edit the table", expect=tip)
                 return True
             return False
 
-        wait_until(committed, what="a person's edit")
+        wait_until(committed, event="a person's edit")
 
 
 def records(site: Site, file: str = DECISIONS) -> list[dict[str, object]]:
@@ -109,7 +109,7 @@ def status(site: Site) -> PlannerStatus:
 
 def test_workers_are_assigned_recorded_and_left_clean(site: Site) -> None:
     with planning(site):
-        rows = until(site, lambda rows: set(rows) == set(NAMES), "two rows")
+        rows = wait_for_table(site, lambda rows: set(rows) == set(NAMES), "two rows")
         assert {rows["w01"], rows["w02"]} == {"t/one", "t/two"}
     (record,) = records(site)
     assert (record["run"], record["target"], record["policy"]) == ("main", "cpu", "gain-bandit/1")
@@ -120,18 +120,18 @@ def test_workers_are_assigned_recorded_and_left_clean(site: Site) -> None:
 
 def test_a_worker_that_is_done_is_moved_and_then_rests(site: Site) -> None:
     with planning(site, workers=("w01",)):
-        first = until(site, lambda rows: "w01" in rows, "a row")["w01"]
+        first = wait_for_table(site, lambda rows: "w01" in rows, "a row")["w01"]
         finish(site, {first: "exhausted"})
-        second = until(site, lambda rows: rows.get("w01") not in {None, first}, "another problem")["w01"]
+        second = wait_for_table(site, lambda rows: rows.get("w01") not in {None, first}, "another problem")["w01"]
         finish(site, {first: "exhausted", second: "stale"})
-        until(site, lambda rows: not rows, "no row")
+        wait_for_table(site, lambda rows: not rows, "no row")
     assert len(records(site)) == 3
 
 
-def test_pinned_rows_stay_and_paused_problems_get_nobody(site: Site) -> None:
+def test_pinned_rows_stay_and_paused_problems_get_no_worker(site: Site) -> None:
     edit(site, "| w02 | t/two | pinned | mine |", "| - | t/one | paused | under repair |")
     with planning(site):
-        rows = until(site, lambda rows: "w01" in rows, "a row for w01")
+        rows = wait_for_table(site, lambda rows: "w01" in rows, "a row for w01")
         assert rows["w01"] == "t/two", "shared: nothing else is open"
     of_people = [row for row in table(site) if row.state != "active"]
     assert [(row.worker, row.problem, row.wanted) for row in of_people] == [
@@ -142,9 +142,9 @@ def test_pinned_rows_stay_and_paused_problems_get_nobody(site: Site) -> None:
 
 def test_a_pause_moves_the_worker_at_once(site: Site) -> None:
     with planning(site, workers=("w01",)):
-        before = until(site, lambda rows: "w01" in rows, "a row")["w01"]
+        before = wait_for_table(site, lambda rows: "w01" in rows, "a row")["w01"]
         edit(site, f"| - | {before} | paused | |")
-        until(site, lambda rows: rows.get("w01") not in {None, before}, "another problem")
+        wait_for_table(site, lambda rows: rows.get("w01") not in {None, before}, "another problem")
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_a_pause_moves_the_worker_at_once(site: Site) -> None:
 )
 def test_a_broken_table_is_named_and_the_last_good_one_stays(site: Site, row: str, complaint: str) -> None:
     with planning(site, workers=("w01",)):
-        before = until(site, lambda rows: "w01" in rows, "a row")["w01"]
+        before = wait_for_table(site, lambda rows: "w01" in rows, "a row")["w01"]
         edit(site, row)
         broken = git(site.root, "rev-parse", "main:COORDINATION.md")
         text = git(site.root, "show", "main:COORDINATION.md")
@@ -168,7 +168,7 @@ def test_a_broken_table_is_named_and_the_last_good_one_stays(site: Site, row: st
         def first_message() -> str | None:
             return next(iter(status(site).messages), None)
 
-        message = wait_until(first_message, what="a complaint")
+        message = wait_until(first_message, event="a complaint")
         assert (f"COORDINATION.md on main:{line}: " in message) or "bytes;" in message
         assert complaint in message
         assert "last good table stays in force" in message
@@ -176,8 +176,8 @@ def test_a_broken_table_is_named_and_the_last_good_one_stays(site: Site, row: st
         present = git(site.root, "rev-parse", "main:COORDINATION.md")
         assert present == broken, "nothing is written over a person's broken table"
         edit(site, keep=False)
-        wait_until(lambda: not first_message(), what="the end of the complaint")
-        until(site, lambda rows: "w01" in rows, "a row again")
+        wait_until(lambda: not first_message(), event="the end of the complaint")
+        wait_for_table(site, lambda rows: "w01" in rows, "a row again")
 
 
 def test_peoples_text_survives(site: Site) -> None:
@@ -185,7 +185,7 @@ def test_peoples_text_survives(site: Site) -> None:
     file.write_text(file.read_text().replace("# ", "# Ours: ", 1) + "\nPeople's last words.\n")
     git(site.root, "commit", "--quiet", "--all", "-m", "Say something")
     with planning(site):
-        until(site, lambda rows: set(rows) == set(NAMES), "two rows")
+        wait_for_table(site, lambda rows: set(rows) == set(NAMES), "two rows")
     text = git(site.root, "show", "main:COORDINATION.md")
     assert text.startswith("# Ours: ")
     assert text.endswith("People's last words.")
@@ -202,15 +202,15 @@ def test_nothing_is_written_while_a_person_edits(site: Site, swap_file: str | No
         opened.touch()
     tip = git(site.root, "rev-parse", "main")
     with planning(site):
-        messages = wait_until(lambda: status(site).messages, what="the planner's message")
+        messages = wait_until(lambda: status(site).messages, event="the planner's message")
         assert messages[0].startswith("COORDINATION.md is not rewritten while a person edits it: ")
         assert git(site.root, "rev-parse", "main") == tip
         file.write_text(edited)
         git(site.root, "commit", "--quiet", "-am", "Add a thought")
         if swap_file:
             opened.unlink()
-        until(site, lambda rows: set(rows) == set(NAMES), "two rows")
-        wait_until(lambda: not status(site).messages, what="the end of the message")
+        wait_for_table(site, lambda rows: set(rows) == set(NAMES), "two rows")
+        wait_until(lambda: not status(site).messages, event="the end of the message")
     assert text in file.read_text()
     assert git(site.root, "status", "--porcelain") == ""
 
@@ -220,7 +220,7 @@ def test_workers_get_work_beside_an_edit_that_goes_on(site: Site, monkeypatch: p
     file = site.root / "COORDINATION.md"
     file.write_text(edited := file.read_text() + "A thought of mine.\n")
     with planning(site):
-        until(site, lambda rows: set(rows) == set(NAMES), "two rows")
+        wait_for_table(site, lambda rows: set(rows) == set(NAMES), "two rows")
     assert file.read_text() == edited
     assert "A thought of mine." not in git(site.root, "show", "main:COORDINATION.md")
 
@@ -229,7 +229,7 @@ def test_notes_become_lessons_once(site: Site) -> None:
     for text in ("wider is not faster", "wider  is\nnot faster", "unrolling helps"):
         leave_note(site.workspace, problem="t/one", worker="w01", session="s", text=text, at="2026-01-01T00:00:00.000Z")
     with planning(site):
-        wait_until(lambda: not waiting_notes(site.workspace), what="the notes to be taken")
+        wait_until(lambda: not waiting_notes(site.workspace), event="the notes to be taken")
     lessons = records(site, "ledger/lessons/t/one.yaml")
     assert sorted(str(lesson["text"]) for lesson in lessons) == [
         "unrolling helps",
@@ -242,20 +242,20 @@ def test_notes_become_lessons_once(site: Site) -> None:
 
 def test_decisions_replay(site: Site) -> None:
     with planning(site, workers=("w01",)):
-        first = until(site, lambda rows: "w01" in rows, "a row")["w01"]
+        first = wait_for_table(site, lambda rows: "w01" in rows, "a row")["w01"]
         finish(site, {first: "exhausted"})
-        until(site, lambda rows: rows.get("w01") not in {None, first}, "another problem")
+        wait_for_table(site, lambda rows: rows.get("w01") not in {None, first}, "another problem")
     with Repo(site.workspace) as repo:
         replays = replay(site.workspace, repo, Config())
     assert [(replayed.seq, replayed.is_equal) for replayed in replays] == [(1, True), (2, True)]
-    done = site.call("planner", "--replay")
-    assert done.returncode == 0
-    assert done.stdout.count("yes") == 2
+    completed = site.call("planner", "--replay")
+    assert completed.returncode == 0
+    assert completed.stdout.count("yes") == 2
     assert "no decisions of run other" in site.call("planner", "--replay", "--run", "other").stdout
 
 
 def test_a_decision_of_an_earlier_policy_is_replayed_by_that_policy(site: Site) -> None:
-    """Its facts have no gains. The earlier policy keeps the row, the present one moves it, and the replay is equal."""
+    """Its facts have no gains. The earlier policy keeps the row, the present one moves it; the replay is equal."""
     earlier_inputs = PolicyInputs(
         problems=(
             ProblemFacts(problem="t/one", evaluations=8, speedup=1.2, score=0.6, cost_s=8),
@@ -271,37 +271,37 @@ def test_a_decision_of_an_earlier_policy_is_replayed_by_that_policy(site: Site) 
     with Repo(site.workspace) as repo, Ledger(site.workspace, repo, branch="main", writer="planner") as ledger:
         ledger.append_record(DECISIONS, {**record, "decision": decision.model_dump(mode="json")})
         ledger.flush(force=True)
-    done = site.call("planner", "--replay", "--json")
-    assert done.returncode == 0, done.stdout
-    assert [(row["policy"], row["same"]) for row in json.loads(done.stdout)] == [("coverage-then-gain/1", "yes")]
+    completed = site.call("planner", "--replay", "--json")
+    assert completed.returncode == 0, completed.stdout
+    assert [(row["policy"], row["same"]) for row in json.loads(completed.stdout)] == [("coverage-then-gain/1", "yes")]
     compared = json.loads(site.call("planner", "--replay", "--json", "--policy", "gain-bandit").stdout)
     assert [(row["policy"], row["same"], row["moves"]) for row in compared] == [("gain-bandit/1", 0, 1)]
 
 
 def test_a_decision_that_comes_out_differently_is_an_answer_of_no(site: Site) -> None:
     with planning(site, workers=("w01",)):
-        until(site, lambda rows: "w01" in rows, "a row")
+        wait_for_table(site, lambda rows: "w01" in rows, "a row")
     file = site.root / "ledger/decisions.yaml"
     text = file.read_text()
     assert "decision: {assignments: [{worker:" in text
     inputs, decided, decision = text.partition("decision:")
     file.write_text(inputs + decided + decision.replace('"t/one"', '"t/two"'))
     git(site.root, "commit", "--quiet", "--all", "-m", "Tamper")
-    done = site.call("planner", "--replay")
-    assert done.returncode == 1
-    assert "1 of 1 decisions differ from the recorded ones" in done.stdout
+    completed = site.call("planner", "--replay")
+    assert completed.returncode == 1
+    assert "1 of 1 decisions differ from the recorded ones" in completed.stdout
 
 
 def test_one_planner_a_repository(site: Site) -> None:
     with planning(site):
-        until(site, lambda rows: set(rows) == set(NAMES), "two rows")
+        wait_for_table(site, lambda rows: set(rows) == set(NAMES), "two rows")
         with pytest.raises(ConfigurationError, match="harness planner"):
             run_planner(site.workspace, Config(), threading.Event(), workers=NAMES, target="cpu")
 
 
 def test_the_planners_process_is_small_and_ends_on_sigterm(site: Site) -> None:
     process = site.start("planner", "--worker", "w01")
-    until(site, lambda rows: "w01" in rows, "a row")
+    wait_for_table(site, lambda rows: "w01" in rows, "a row")
     mapped = Path(f"/proc/{process.pid}/maps").read_text()
     resident = next(
         line for line in Path(f"/proc/{process.pid}/status").read_text().splitlines() if line.startswith("VmRSS")
@@ -316,9 +316,9 @@ def test_the_planners_process_is_small_and_ends_on_sigterm(site: Site) -> None:
 
 def test_a_broken_table_is_not_written_over_at_the_end_either(site: Site) -> None:
     with planning(site, workers=("w01",)):
-        until(site, lambda rows: "w01" in rows, "a row")
+        wait_for_table(site, lambda rows: "w01" in rows, "a row")
         edit(site, "| w09 | nowhere |")
-        wait_until(lambda: status(site).messages, what="a complaint")
+        wait_until(lambda: status(site).messages, event="a complaint")
     assert "| w09 | nowhere |" in git(site.root, "show", "main:COORDINATION.md")
 
 
@@ -337,5 +337,5 @@ def test_an_edit_between_decision_and_writing_wins(site: Site, monkeypatch: pyte
         assert decided.wait(20)
         edit(site, "| w01 | t/two | pinned | a person was faster |")
         edited.set()
-        wait_until(lambda: status(site).assignments, what="the planner to see it")
+        wait_until(lambda: status(site).assignments, event="the planner to see it")
     assert [(row.worker, row.problem, row.state) for row in table(site)] == [("w01", "t/two", "pinned")]

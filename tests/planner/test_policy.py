@@ -1,4 +1,4 @@
-"""The policy: rules that every decision obeys, and decisions in important cases."""
+"""The policy: rules for every decision, and decisions in important cases."""
 
 from __future__ import annotations
 
@@ -94,9 +94,9 @@ def test_a_decision_obeys_people_and_invents_nothing(decide_by: Decide, given_in
         assert row.worker not in pinned
         assert row.problem in listed - paused
         assert workers[row.worker].finished.get(row.problem) != "exhausted"
-    for name, about in workers.items():
+    for name, facts_of_worker in workers.items():
         assert decision.reasons[name]
-        open_to_it = listed - paused - set(about.finished)
+        open_to_it = listed - paused - set(facts_of_worker.finished)
         if open_to_it and name not in pinned:
             assert name in {row.worker for row in new}, "a worker is idle although a problem is open to it"
 
@@ -121,35 +121,38 @@ def test_workers_share_a_problem_only_when_nothing_better_is_free(
             "workers": tuple(w.model_copy(update={"finished": {}}) for w in given_inputs.workers),
         }
     )
-    crowd = Counter(row.problem for row in decide_by(fresh).assignments)
+    worker_counts = Counter(row.problem for row in decide_by(fresh).assignments)
     if len(fresh.workers) <= len(fresh.problems):
-        assert max(crowd.values(), default=0) <= 1
-    elif crowd:
-        assert max(crowd.values()) - min(crowd.values()) <= 1
-        assert len(crowd) == len(fresh.problems)
+        assert max(worker_counts.values(), default=0) <= 1
+    elif worker_counts:
+        assert max(worker_counts.values()) - min(worker_counts.values()) <= 1
+        assert len(worker_counts) == len(fresh.problems)
 
 
 def simulate(decide_by: Decide, problems: int, workers: int, evaluations: int) -> list[tuple[str, str]]:
     """Simulate workers that evaluate in turn and never gain; return (worker, problem) in order."""
     state = {name: ProblemFacts(problem=name) for name in NAMES[:problems]}
-    stints = {name: WorkerFacts(worker=name) for name in WORKERS[:workers]}
+    facts_of_workers = {name: WorkerFacts(worker=name) for name in WORKERS[:workers]}
     rows: tuple[Assignment, ...] = ()
     trace: list[tuple[str, str]] = []
     while len(trace) < evaluations:
         for name in WORKERS[:workers]:
             decided = decide_by(
                 PolicyInputs(
-                    problems=tuple(state.values()), workers=tuple(stints.values()), assignments=rows, policy=POLICY
+                    problems=tuple(state.values()),
+                    workers=tuple(facts_of_workers.values()),
+                    assignments=rows,
+                    policy=POLICY,
                 )
             )
             before = {row.worker: row.problem for row in rows}
             rows = decided.assignments
             for row in rows:
                 if before.get(row.worker) != row.problem:
-                    stints[row.worker] = WorkerFacts(worker=row.worker)
+                    facts_of_workers[row.worker] = WorkerFacts(worker=row.worker)
             own_problem = next(row.problem for row in rows if row.worker == name)
             trace.append((name, own_problem))
-            stints[name] = WorkerFacts(worker=name, stint=stints[name].stint + 1)
+            facts_of_workers[name] = WorkerFacts(worker=name, stint=facts_of_workers[name].stint + 1)
             for problem, facts_before in state.items():
                 change: dict[str, int | float] = (
                     {
@@ -185,10 +188,10 @@ def test_two_workers_cover_six_problems_without_meeting(decide_by: Decide) -> No
 @each_policy
 def test_a_stale_problem_is_left_and_returned_to(decide_by: Decide) -> None:
     trace = [problem for _, problem in simulate(decide_by, 2, 1, 200)]
-    stays = [problem for problem, before in zip(trace, [None, *trace], strict=False) if problem != before]
+    visited_problems = [problem for problem, before in zip(trace, [None, *trace], strict=False) if problem != before]
     assert set(trace) == set(NAMES[:2])
-    assert len(stays) > 4, "a worker comes back to problems it left"
-    assert max(Counter(trace).values()) <= 120, "neither problem starves the other"
+    assert len(visited_problems) > 4, "a worker returns to problems that it left"
+    assert max(Counter(trace).values()) <= 120, "no problem gets nearly all evaluations"
 
 
 @each_policy
@@ -214,15 +217,15 @@ def test_a_worker_whose_tuner_is_done_moves_or_rests(decide_by: Decide) -> None:
         )
     )
     assert [row.problem for row in moved.assignments] == [NAMES[1]]
-    rests = decide_by(
+    without_work = decide_by(
         PolicyInputs(
             problems=problems,
             workers=(WorkerFacts(worker="w01", finished={NAMES[0]: "exhausted", NAMES[1]: "stale"}),),
             assignments=rows,
         )
     )
-    assert rests.assignments == ()
-    assert "nothing left" in rests.reasons["w01"]
+    assert without_work.assignments == ()
+    assert "nothing left" in without_work.reasons["w01"]
 
 
 @each_policy
@@ -270,7 +273,7 @@ def test_a_worker_moves_after_its_slice_only_for_much_more(decide_by: Decide) ->
 
 
 def test_a_worker_that_has_just_finished_its_problem_is_sent_to_another() -> None:
-    """The problem may be available again because of evaluations on others; the worker would be idle there."""
+    """Evaluations on other problems may make the problem available again; the worker would be idle there."""
     problems = tuple(ProblemFacts(problem=name, evaluations=30, elsewhere=61) for name in NAMES[:3])
     rows = tuple(Assignment(worker=worker, problem=name) for worker, name in zip(WORKERS[:2], NAMES[:2], strict=True))
     workers = (WorkerFacts(worker="w01", stint=12, finished={NAMES[0]: "stale"}), WorkerFacts(worker="w02", stint=1))
@@ -308,7 +311,7 @@ def test_a_problem_without_a_record_gets_the_rate_of_its_family() -> None:
     new = [ProblemFacts(problem=f"{family}/new", evaluations=4, speedup=1.0, score=0.5) for family in ("rich", "poor")]
     expected = expected_gains([*rich, *poor, *new])
     assert expected["rich/new"] > 2 * expected["poor/new"]
-    assert expected["rich/0"] > expected["poor/new"] > expected["poor/0"], "little tried is worth more than much"
+    assert expected["rich/0"] > expected["poor/new"] > expected["poor/0"], "few trials are worth more than many"
 
 
 @given(inputs())
@@ -334,13 +337,15 @@ def test_round_robin_obeys_people_and_keeps_workers_apart(given_inputs: PolicyIn
             "workers": tuple(w.model_copy(update={"finished": {}}) for w in policy_inputs.workers),
         }
     )
-    crowd = Counter(row.problem for row in round_robin(unfinished).assignments)
-    assert not crowd or max(crowd.values()) <= -(-len(policy_inputs.workers) // max(1, len(policy_inputs.problems)))
+    worker_counts = Counter(row.problem for row in round_robin(unfinished).assignments)
+    assert not worker_counts or max(worker_counts.values()) <= -(
+        -len(policy_inputs.workers) // max(1, len(policy_inputs.problems))
+    )
     assert not paused & {row.problem for row in busy if row.state == "active"}
 
 
 def test_round_robin_does_not_send_a_worker_to_where_another_stays() -> None:
-    """The first worker, by name, is past its slice; the least tried problem has a worker that stays."""
+    """The slice of the first worker, by name, is over; a worker stays on the least tried problem."""
     problems = tuple(ProblemFacts(problem=name, evaluations=n) for name, n in zip(NAMES[:3], (9, 2, 5), strict=True))
     rows = (Assignment(worker="w01", problem=NAMES[0]), Assignment(worker="w02", problem=NAMES[1]))
     workers = (WorkerFacts(worker="w01", stint=4), WorkerFacts(worker="w02", stint=1))

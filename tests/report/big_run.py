@@ -1,4 +1,4 @@
-"""A run as large as one likes, made up: a ledger with baselines, gains, confirmations, failures, moves and accounts."""
+"""Synthetic runs of any size: a ledger with baselines, gains, confirmations, failures, moves and accounts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class _Problem:
     baseline_us: float
     bound_us: float
     skill: float
-    """ln of the speed-up that much work would reach."""
+    """ln of the speed-up that the problem approaches with many evaluations."""
     reached: float = -0.35
     seq: int = 0
 

@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, sync_playwright
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """Start the browser without a window; it ends with the block."""
+    """Yield a headless browser, which is closed at the end of the block."""
     names = ("chromium", "chromium-browser", "google-chrome")
     executable = next(filter(None, map(shutil.which, names)), None)
     assert executable, "no Chromium here: `make browser` installs it"

@@ -1,4 +1,4 @@
-"""A run that is over: three problems with confirmed champions, some that failed, a bare remote, a person's clone."""
+"""A complete run: three problems with confirmed champions, failed candidates, a bare remote, and a person's clone."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Story:
     losers: dict[str, Commit]
 
     def person(self, *arguments: str) -> str:
-        """Git in the person's clone."""
+        """Run git in the person's clone and return its output."""
         return git(self.clone, *arguments)
 
     def git(self, *arguments: str) -> str:
@@ -57,8 +57,8 @@ def story(tmp_path: Path) -> Iterator[Story]:
             "special": site.submit("w05", "t/one", "if (n == 128) stub: speedup=1.1"),
             "never": site.submit("w04", "t/never", "stub: speedup=0.7"),
         }
-        ran = site.call("daemon", "--once")
-        assert ran.returncode == 0, ran.stdout
+        completed = site.call("daemon", "--once")
+        assert completed.returncode == 0, completed.stdout
         remote = directory / "remote.git"
         git(directory, "init", "--quiet", "--bare", "--initial-branch=main", str(remote))
         git(site.root, "remote", "add", "origin", str(remote))

@@ -1,4 +1,4 @@
-"""The report of a large run in a real browser: size, time, no request, sorting, filtering, links, keyboard, phone."""
+"""The report of a large run in a real browser: size, time, requests, sorting, filtering, links, keyboard, phone."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class ReportFile:
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> ReportFile:
     workspace = make_run(tmp_path_factory.mktemp("large") / "w", problems=PROBLEMS, entries=ENTRIES)
-    harness(workspace.root, "log", "-n", "1")  # makes the index, which is another test's subject
+    harness(workspace.root, "log", "-n", "1")  # makes the index before the measurement
     before = processor_time_s()
-    ran = harness(workspace.root, "report", "-o", "report.html", "--commit-url", COMMITS + "{}")
-    assert ran.returncode == 0, ran.stderr
+    completed = harness(workspace.root, "report", "-o", "report.html", "--commit-url", COMMITS + "{}")
+    assert completed.returncode == 0, completed.stderr
     return ReportFile(workspace.root / "report.html", processor_time_s() - before)
 
 
@@ -48,7 +48,7 @@ def processor_time_s() -> float:
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One problem, two gains within seconds, a session before the first entry and one after the last."""
+    """Make a run with two gains within seconds, a session before the first entry, and a session after the last."""
     with site_in(tmp_path_factory.mktemp("small")) as site:
         with Repo(site.workspace) as repo, Ledger(site.workspace, repo, branch="main", writer="planner") as planner:
             for ended in ("2026-01-01T00:00:00.000Z", "2126-01-01T00:00:00.000Z"):
@@ -100,7 +100,7 @@ def numbers(cells: list[str]) -> list[float]:
 
 def test_the_report_is_small_and_made_quickly(report: ReportFile) -> None:
     assert report.file.stat().st_size <= 3_000_000
-    assert report.cpu_s <= 12, "processor time, three times what it takes: another process' load is not ours"
+    assert report.cpu_s <= 12, "processor time, independent of other load, with a margin of three"
 
 
 def test_the_page_makes_no_request_and_has_no_errors(watched: WatchedPage, report: ReportFile) -> None:
@@ -208,7 +208,7 @@ def test_everything_fits_in_the_page_at_every_width(
             expect(page.locator("#detail svg")).to_be_visible()
             assert page.evaluate("document.documentElement.scrollWidth") <= width
             body = page.locator("#detail").evaluate("(box) => [box.scrollWidth, box.clientWidth]")
-            assert body[0] <= body[1], "a table or a difference scrolls by itself"
+            assert body[0] <= body[1], "a table or a difference has its own scroll bar"
             assert page.evaluate(OUTSIDE) == []
 
 

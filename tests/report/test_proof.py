@@ -1,4 +1,4 @@
-"""`harness proof` trusts only the ledger of the base branch: each forgery has its own sentence."""
+"""`harness proof` trusts only the ledger of the base branch: each forgery has its own message."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Court:
     def on_the_branch(
         self, files: dict[str, str | None], *, amend: str | None = None, into_last_commit: bool = False
     ) -> None:
-        """Change files in one more commit on the win branch, or in its only one (with another message, `amend`)."""
+        """Change files on the win branch in a further commit, or in its only commit with the message `amend`."""
         self.git("switch", "-q", WIN)
         for name, text in files.items():
             file = self.root / name
@@ -69,7 +69,7 @@ class Court:
         self.place.commit(files)
 
     def merged_by_hand(self, number: int, *, place: str = PLACE) -> None:
-        """Make a branch with another candidate's tree by git alone, without the ledger."""
+        """Make a branch with another candidate's tree by plain git, without an entry in the ledger."""
         self.git("switch", "-q", "-C", WIN, "main")
         self.git("rm", "-rq", "--ignore-unmatch", place)
         self.git("read-tree", f"--prefix={place}/", self.place.trees[number])
@@ -183,7 +183,7 @@ def removes_the_solution(court: Court) -> None:
     court.on_the_branch({KERNEL: None})
 
 
-def says_more_than_the_ledger(court: Court) -> None:
+def adds_words_to_the_ledger(court: Court) -> None:
     court.on_the_branch({}, amend=court.message().replace("1.5", "2.5"))
 
 
@@ -234,7 +234,7 @@ def forges_the_base_ledger_whole(court: Court) -> None:
         (is_for_another_target, f"it was judged for {PROBLEM} on cpu (seq 6) instead"),
         (brings_two_at_once, "it changes 2 solutions ("),
         (removes_the_solution, f"it removes {PLACE}/: a removal has no measurement"),
-        (says_more_than_the_ledger, "differs from the ledger (seq 7), which has: The judge measured 1.5"),
+        (adds_words_to_the_ledger, "differs from the ledger (seq 7), which has: The judge measured 1.5"),
         (cites_another_hash, "differs from the ledger (seq 7), which has: Ledger-Entry: "),
         (changes_the_base_ledger, "is broken: ledger/starter/rmsnorm_h4096.yaml seq 3: chain broken"),
         (cuts_the_base_ledger, f"{HEADS} has another end of the file"),

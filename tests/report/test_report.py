@@ -1,4 +1,4 @@
-"""`harness report`: what stands in the page follows from the ledger, and the page is one file that loads nothing."""
+"""`harness report`: the page follows from the ledger, and is one file without external resources."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
 @pytest.fixture(scope="module")
 def page(workspace: Workspace) -> str:
     git(workspace.root, "remote", "add", "origin", "git@github.com:o/kernels.git")
-    ran = harness(workspace.root, "report", "-o", "out/report.html")
-    assert ran.returncode == 0, ran.stderr
-    assert "9 problems; open it in a browser" in ran.stdout
+    completed = harness(workspace.root, "report", "-o", "out/report.html")
+    assert completed.returncode == 0, completed.stderr
+    assert "9 problems; open it in a browser" in completed.stdout
     return (workspace.root / "out/report.html").read_text()
 
 
@@ -146,8 +146,8 @@ def test_each_step_has_the_difference_of_its_sources(tmp_path: Path) -> None:
         assert site.call("daemon", "--once").returncode == 0
         site.submit("w01", "t/one", "stub: speedup=1.7")
         assert site.call("daemon", "--once").returncode == 0
-        ran = site.call("report", "-o", "r.html")
-        assert ran.returncode == 0, ran.stdout
+        completed = site.call("report", "-o", "r.html")
+        assert completed.returncode == 0, completed.stdout
         data = data_of((site.root / "r.html").read_text())
     (problem,) = data["problems"]
     assert problem["key"] == "t/one"
@@ -187,7 +187,7 @@ def test_moves_and_money_are_shown(page: str) -> None:
 def test_it_refers_to_nothing_outside(page: str) -> None:
     without_data = re.sub(r'<script type="application/json".*?</script>', "", page, flags=re.DOTALL)
     addresses = set(re.findall(r"(?:https?:)?//[\w.]+\.[a-z]+[^\s\"'`)]*", without_data))
-    assert addresses == {"http://www.w3.org/2000/svg"}  # a name, not an address that anything loads
+    assert addresses == {"http://www.w3.org/2000/svg"}  # a name, not an address that the page loads
     assert "default-src 'none'" in page
     assert not re.findall(r"\b(?:src|srcset)=|@import|url\(", without_data)
 
@@ -206,8 +206,8 @@ def test_words_of_agents_stay_words(tmp_path: Path) -> None:
 
 def test_an_empty_run_has_a_page_too(tmp_path: Path) -> None:
     workspace = make_run(tmp_path / "w", problems=1, entries=1, days=1, workers=1)
-    ran = harness(workspace.root, "report", "--run", "nothing", "-o", "r.html")
-    assert ran.returncode == 0, ran.stderr
+    completed = harness(workspace.root, "report", "--run", "nothing", "-o", "r.html")
+    assert completed.returncode == 0, completed.stderr
     data = data_of((workspace.root / "r.html").read_text())
     assert (data["headline"]["confirmed"], data["moves"], data["spend"]) == (0, [], [])
 
@@ -217,8 +217,8 @@ def test_an_older_form_of_a_problem_is_not_in_its_trajectory(tmp_path: Path) -> 
     with Repo(workspace) as repo, Ledger(workspace, repo, branch="main") as ledger:
         note = draft("note", problem="L1/rmsnorm_000", digest="sha256:" + "9" * 64)
         ledger.append(note.model_copy(update={"target": "h200"}))
-    ran = harness(workspace.root, "report", "-o", "r.html")
-    assert ran.returncode == 0, ran.stderr
+    completed = harness(workspace.root, "report", "-o", "r.html")
+    assert completed.returncode == 0, completed.stderr
     (problem,) = data_of((workspace.root / "r.html").read_text())["problems"]
     assert (problem["steps"], problem["dots"], problem["state"]) == ([], [], "none")
     assert problem["evaluations"] > 0
@@ -237,15 +237,15 @@ def test_a_sealed_champion_is_compared_with_nothing_where_no_sealed_times_were_k
         (before,) = collect(repo, index, **settings)["problems"]
         (baseline,) = index.entries(key, kind="baseline")
         parts = {name: getattr(baseline, name) for name in EntryDraft.model_fields}
-        ledger.append(EntryDraft.model_validate({**parts, "sealed_baselines": {}}))  # as an older harness did
+        ledger.append(EntryDraft.model_validate({**parts, "sealed_baselines": {}}))  # as in ledgers of an older harness
         index.refresh(repo)
         (after,) = collect(repo, index, **settings)["problems"]
     assert (before["trust"], set(before["against"])) == ("sealed", {"eager", "baseline"})
     assert (after["trust"], after["against"]) == ("sealed", {})
 
 
-def test_a_place_that_cannot_be_written_is_said(workspace: Workspace) -> None:
-    ran = harness(workspace.root, "report", "-o", "/proc/report.html")
-    assert ran.returncode == 2
-    assert "cannot be written" in ran.stderr
+def test_an_unwritable_place_is_reported(workspace: Workspace) -> None:
+    completed = harness(workspace.root, "report", "-o", "/proc/report.html")
+    assert completed.returncode == 2
+    assert "cannot be written" in completed.stderr
     assert harness(workspace.root, "report", "--commit-url", "nowhere").returncode == 2

@@ -1,4 +1,4 @@
-"""From champions to merges: review, pull requests, a person's merges, proofs, and a ledger that goes on growing."""
+"""From champions to merges: review, pull requests, a person's merges, proofs, and a ledger that grows meanwhile."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from tests.site import git
 
 
 def test_the_story(story: Story) -> None:
-    """One test, since each part goes on from the one before."""
-    a_review_tells_everything(story)
-    a_branch_is_reviewed_with_its_warnings_and_what_came_before(story)
+    """One test, since each part continues from the previous one."""
+    a_review_has_all_facts(story)
+    the_review_of_a_branch_has_its_warnings_and_earlier_attempts(story)
     each_champion_becomes_a_branch_and_the_ledger_goes_first(story)
-    again_it_changes_nothing(story)
-    the_honest_are_proved(story)
+    a_second_pull_request_changes_nothing(story)
+    the_champions_are_proved(story)
     a_person_merges_one_by_rebase_and_one_by_squash(story)
-    the_ledger_goes_on_growing_and_is_whole(story)
-    a_newer_champion_is_said_and_replaces_when_asked(story)
-    without_a_confirmed_entry_it_refuses(story)
+    the_ledger_grows_and_stays_valid(story)
+    a_newer_champion_is_reported_and_replaces_on_request(story)
+    a_pull_request_without_a_confirmed_entry_fails(story)
 
 
 def pull(story: Story, problem: str, *options: str) -> dict[str, object]:
-    ran = story.site.call("pr", problem, "--json", *options)
-    assert ran.returncode == 0, ran.stdout
-    result: dict[str, object] = json.loads(ran.stdout)
+    completed = story.site.call("pr", problem, "--json", *options)
+    assert completed.returncode == 0, completed.stdout
+    result: dict[str, object] = json.loads(completed.stdout)
     return result
 
 
-def a_review_tells_everything(story: Story) -> None:
-    ran = story.site.call("review", "t/one")
-    assert ran.returncode == 0, ran.stdout
+def a_review_has_all_facts(story: Story) -> None:
+    completed = story.site.call("review", "t/one")
+    assert completed.returncode == 0, completed.stdout
     for part in (
         "t/one for cpu",
         "candidate ",
@@ -41,7 +41,7 @@ def a_review_tells_everything(story: Story) -> None:
         "PASSED: 1.50",
         "+// stub: speedup=1.5",
     ):
-        assert part in ran.stdout, part
+        assert part in completed.stdout, part
     narrow = story.site.call("review", "t/one", "--no-diff", extra={"COLUMNS": "80"}).stdout
     tables = narrow[narrow.index("workload") :].splitlines()
     assert max(len(line) for line in tables if not line.startswith(("PASSED", "warning"))) <= 80
@@ -50,7 +50,7 @@ def a_review_tells_everything(story: Story) -> None:
     assert [row["problem"] for row in waiting] == ["t/two", "t/one", "t/three"]  # the fastest first
 
 
-def a_branch_is_reviewed_with_its_warnings_and_what_came_before(story: Story) -> None:
+def the_review_of_a_branch_has_its_warnings_and_earlier_attempts(story: Story) -> None:
     output = story.site.call("review", "agents/main/w05/t/one", "--no-diff").stdout
     assert "warning: kernel.cpp compares with 128, sizes of the workloads: shapes may be special-cased" in output
     assert "not confirmed: this is its only measurement" in output
@@ -80,17 +80,17 @@ def each_champion_becomes_a_branch_and_the_ledger_goes_first(story: Story) -> No
     assert git(story.site.root, "status", "--porcelain") == ""
 
 
-def again_it_changes_nothing(story: Story) -> None:
+def a_second_pull_request_changes_nothing(story: Story) -> None:
     before = story.git("rev-parse", "win/main/t/one")
     result = pull(story, "t/one")
     assert (result["made"], result["commit"]) == (False, before)
 
 
-def the_honest_are_proved(story: Story) -> None:
+def the_champions_are_proved(story: Story) -> None:
     for problem in PROBLEMS:
-        ran = story.site.call("proof", f"main..win/main/{problem}")
-        assert ran.returncode == 0, ran.stdout
-        assert f"proved: {problem} for cpu, tree {story.champions[problem].tree[:12]}" in ran.stdout
+        completed = story.site.call("proof", f"main..win/main/{problem}")
+        assert completed.returncode == 0, completed.stdout
+        assert f"proved: {problem} for cpu, tree {story.champions[problem].tree[:12]}" in completed.stdout
     comment = story.site.call("proof", "main..win/main/t/two", "--markdown").stdout
     assert comment.startswith("### The ledger proves this merge")
     assert "| workload | latency us |" in comment
@@ -98,7 +98,7 @@ def the_honest_are_proved(story: Story) -> None:
 
 def a_person_merges_one_by_rebase_and_one_by_squash(story: Story) -> None:
     git(story.remote.parent, "clone", "--quiet", str(story.remote), str(story.clone))
-    # The ledger goes on growing meanwhile: the rebase has something to do.
+    # The ledger grows meanwhile, so that the rebase has commits to move.
     story.site.submit("w02", "t/two", "stub: speedup=1.9")
     assert story.site.call("daemon", "--once").returncode == 0
     story.git("push", "--quiet", "origin", "main")
@@ -118,22 +118,22 @@ def a_person_merges_one_by_rebase_and_one_by_squash(story: Story) -> None:
         assert "already has this solution" in str(result["notes"])
 
 
-def the_ledger_goes_on_growing_and_is_whole(story: Story) -> None:
+def the_ledger_grows_and_stays_valid(story: Story) -> None:
     story.site.submit("w01", "t/three", "stub: speedup=1.4")
     assert story.site.call("daemon", "--once").returncode == 0
-    ran = story.site.call("audit")
-    assert ran.returncode == 0, ran.stdout
+    completed = story.site.call("audit")
+    assert completed.returncode == 0, completed.stdout
     honest = story.site.call("proof", "main..win/main/t/three")
     assert honest.returncode == 0, honest.stdout
     assert "note: a newer champion exists" in honest.stdout
 
 
-def a_newer_champion_is_said_and_replaces_when_asked(story: Story) -> None:
+def a_newer_champion_is_reported_and_replaces_on_request(story: Story) -> None:
     before = story.git("rev-parse", "win/main/t/three")
-    ran = story.site.call("pr", "t/three")
-    assert ran.returncode == 1
-    assert "has the champion of seq" in ran.stdout
-    assert "a newer champion exists" in ran.stdout
+    completed = story.site.call("pr", "t/three")
+    assert completed.returncode == 1
+    assert "has the champion of seq" in completed.stdout
+    assert "a newer champion exists" in completed.stdout
     result = pull(story, "t/three", "--replace")
     assert result["made"]
     assert story.git("rev-parse", f"refs/harness/replaced/win/main/t/three/{before}") == before
@@ -141,14 +141,14 @@ def a_newer_champion_is_said_and_replaces_when_asked(story: Story) -> None:
     assert story.site.call("proof", "main..win/main/t/three").returncode == 0
 
 
-def without_a_confirmed_entry_it_refuses(story: Story) -> None:
-    ran = story.site.call("pr", "t/never")
-    assert ran.returncode == 1
-    assert "t/never for cpu in run main has no confirmed entry" in ran.stdout
+def a_pull_request_without_a_confirmed_entry_fails(story: Story) -> None:
+    completed = story.site.call("pr", "t/never")
+    assert completed.returncode == 1
+    assert "t/never for cpu in run main has no confirmed entry" in completed.stdout
     assert story.site.call("pr", "t/nowhere").returncode == 2
     definition = story.site.root / "problems/t/three/definition.json"
     definition.write_text(definition.read_text().replace("adds one", "adds one, exactly"))
     story.git("commit", "--quiet", "-am", "Say it better")
-    ran = story.site.call("pr", "t/three")
-    assert ran.returncode == 1
-    assert "every entry of t/three for cpu in run main is of an earlier form of the problem" in ran.stdout
+    completed = story.site.call("pr", "t/three")
+    assert completed.returncode == 1
+    assert "every entry of t/three for cpu in run main is of an earlier form of the problem" in completed.stdout

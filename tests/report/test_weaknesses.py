@@ -23,7 +23,7 @@ from harness.report.page import render
 from tests.ledger.ledgers import draft
 from tests.site import Commit, Site, make_site
 
-pytestmark = pytest.mark.xdist_group("weaknesses")  # the fixture that makes the outputs takes seconds
+pytestmark = pytest.mark.xdist_group("weaknesses")  # the fixture that makes the outputs takes several seconds
 
 OUTPUTS = ("status", "log", "review", "pr", "proof", "audit", "report")
 SPEEDUP = 1.5
@@ -34,11 +34,11 @@ class Case:
     """A problem whose numbers have one weakness, as entries record it."""
 
     name: str
-    says: str
+    sentence: str
     device: dict[str, Any] = field(default_factory=dict)
     environment: dict[str, Any] = field(default_factory=dict)
     of_baseline: dict[str, Any] = field(default_factory=dict)
-    """Recorded by the baseline entry alone, as older entries have it."""
+    """Facts of the baseline entry only, as in older ledgers."""
     compiled: dict[str, float | None] = field(default_factory=lambda: {"baselines": 12.5})
     trust: Trust = Trust.BOUNDED
 
@@ -129,9 +129,9 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict
     texts: dict[str, dict[str, str]] = {name: {} for name in OUTPUTS}
 
     def output_of(*arguments: str) -> str:
-        ran = site.call(*arguments)
-        assert ran.returncode == 0 or arguments[0] == "audit", ran.stdout  # its forms of problems have no history here
-        return ran.stdout
+        completed = site.call(*arguments)
+        assert completed.returncode == 0 or arguments[0] == "audit", completed.stdout  # its problems have no history
+        return completed.stdout
 
     try:
         commits = {case.problem: site.submit("w01", case.problem, case.name) for case in cases}
@@ -194,7 +194,7 @@ def test_a_weakened_number_is_shown_with_its_sentence(
 ) -> None:
     text = outputs[output][case.problem]
     weakness_sentences = sentences(output, text, case.problem)
-    assert any(sentence.startswith(case.says) for sentence in weakness_sentences), text
+    assert any(weakness_sentence.startswith(case.sentence) for weakness_sentence in weakness_sentences), text
     assert marked_number(output, text, case.problem), text
 
 
@@ -221,6 +221,6 @@ def test_the_page_marks_weakened_numbers(outputs: dict[str, dict[str, str]], tmp
         notes = page.locator("#fine").inner_text()
         for case in CASES:
             assert f"\u00d7{SYMBOL}" in rows[case.problem], rows
-            assert case.says in notes
+            assert case.sentence in notes
         page.locator("#problems button.open", has_text=CASES[-1].problem).click()
-        assert CASES[-1].says in page.locator("#detail").inner_text()
+        assert CASES[-1].sentence in page.locator("#detail").inner_text()

@@ -1,4 +1,4 @@
-"""The workflow that checks pull requests installs what `harness proof` needs, and trusts the base alone."""
+"""The workflow for pull requests installs the requirements of `harness proof`, and trusts only the base branch."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ sys.meta_path.insert(0, Refuse())
 import harness.report.proof, harness.cli.merge_commands, harness.cli.display.progress
 from scipy.special import stdtrit
 """
-    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=240)
-    assert ran.returncode == 0, ran.stderr
+    completed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=240)
+    assert completed.returncode == 0, completed.stderr
 
 
 def test_it_runs_nothing_of_the_pull_request() -> None:

@@ -1,4 +1,4 @@
-"""PTX of device code: what NVRTC makes of it for a virtual architecture. Needs no driver."""
+"""PTX of device code, compiled by NVRTC for a virtual architecture without a driver."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from harness.judge.build.toolkit import find_toolkit
 
 
 def ptx_of(source: Path, architecture: str, kernels: list[str], options: list[str]) -> str:
-    """PTX of the kernels, for `compute_90a` and the like."""
+    """Return the PTX of the kernels for a virtual architecture such as `compute_90a`."""
     toolkit = find_toolkit()
     ctypes.CDLL(str(toolkit.library), mode=ctypes.RTLD_GLOBAL)
     includes = [f"--include-path={path}" for path in (source.parent, *toolkit.includes)]

@@ -1,4 +1,4 @@
-"""Sources of the GPU's attacks and controls are code: what a machine without a GPU can find out about them."""
+"""Sources of the GPU's attacks and controls, as far as a machine without a GPU can check them."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def test_defences_that_are_switched_off_are_where_they_were() -> None:
     names = "from tests.gpu import undefended as u; print(*u.DEFENCES)"
     code = f"{names}; u.forget_the_floor(); [off() for off in u.DEFENCES.values()]"
     root = Path(__file__).parents[2]
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, timeout=120, check=False
     )
-    assert done.returncode == 0, done.stderr
-    assert {name for attack in ATTACKS for name in attack.off} == set(done.stdout.split())
+    assert completed.returncode == 0, completed.stderr
+    assert {name for attack in ATTACKS for name in attack.off} == set(completed.stdout.split())

@@ -1,4 +1,4 @@
-"""Repetition of a trusted call that is timed by device events, with a stand-in for the device."""
+"""Repetition of a trusted call with device events as its clock, and a stand-in for the device."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ HOLD_NS = 2_000_000
 
 
 class Device:
-    """Stands in for the trusted launcher: counts how often the queue was held."""
+    """A stand-in for the trusted launcher that counts the holds of the queue."""
 
     def __init__(self) -> None:
         self.held_calls = 0
         self.displace = self
 
     def run(self) -> None:
-        """Displaces nothing."""
+        """Do nothing in place of the eviction of the cache."""
 
     def reset_persisting_lines(self) -> None:
-        """Nothing persists."""
+        """Do nothing: no line of the cache persists."""
 
     def enqueue_held(self, enqueue: Callable[[], None], limit_ns: int) -> None:
         assert limit_ns == HOLD_NS
@@ -34,20 +34,20 @@ class Device:
 
 
 class Event:
-    """Stands in for one of CUDA's."""
+    """A stand-in for a CUDA event."""
 
     def __init__(self, **_: Any) -> None:
         pass
 
     def record(self) -> None:
-        """Records nothing."""
+        """Do nothing in place of the event's record."""
 
     def elapsed_time(self, _: Event) -> float:
         return 0.001
 
 
 class Clock:
-    """Stands in for the module time."""
+    """A stand-in for the module `time`."""
 
     now_ns = 0
 

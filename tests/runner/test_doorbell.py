@@ -1,4 +1,4 @@
-"""The page between judge and runner, with the runner as another process."""
+"""The shared page between judge and runner, with the runner in another process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def page() -> Iterator[int]:
 
 @pytest.fixture
 def runner(page: int) -> Iterator[int]:
-    """A process that serves requests and reports n * 10 ns for a call at placement n."""
+    """Yield a process that serves requests and reports n * 10 ns for a call at placement n."""
     pid = os.fork()
     if pid == 0:
         try:

@@ -40,7 +40,7 @@ def test_compiles(solution: str, architecture: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("solution", WGMMA)
 def test_the_path_without_wgmma_compiles_for_a_hopper_too(solution: str, tmp_path: Path) -> None:
-    """So that an H200 can judge it in the place of a B200."""
+    """An H200 can then judge it in place of a B200."""
     compiles(solution, "sm_90a", tmp_path, "-DMMA_SYNC")
 
 
@@ -56,7 +56,7 @@ def test_rows_are_moved_16_bytes_at_a_time(problem: str) -> None:
 
 
 def build_of(solution: str) -> tuple[Path, list[str], list[str]]:
-    """Source, kernels and macros of a solution."""
+    """Return the source, kernels and macros of a solution."""
     spec = load_solution(PROBLEMS / solution).spec
     problem = load_problem((PROBLEMS / solution).parents[1])
     axes = {f"AXIS_{name}": axis.value for name, axis in problem.definition.axes.items() if isinstance(axis, ConstAxis)}
@@ -65,7 +65,7 @@ def build_of(solution: str) -> tuple[Path, list[str], list[str]]:
 
 
 def compiles(solution: str, architecture: str, tmp_path: Path, *options: str) -> None:
-    """It does, without warnings and without spills."""
+    """Assert that the code compiles without warnings and without spills."""
     file, kernels, macros = build_of(solution)
     code = compile_cuda(file, tmp_path, architecture, kernels, [*macros, *options, VERBOSE])
     log = (tmp_path / "compile.log").read_text()

@@ -55,6 +55,6 @@ def test_it_compiles(kernel: str, architecture: str, tmp_path: Path) -> None:
     file = SOLUTIONS[solution] / load_solution(SOLUTIONS[solution]).spec.file
     constants, types = (json.dumps(part) for part in KERNELS[kernel])
     environment = {"TRITON_CACHE_DIR": str(tmp_path / "cache"), "TRITON_DEFAULT_FP_FUSION": "1"}
-    done = output_of(TRITON, str(file), name, architecture, constants, types, **environment)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    assert re.fullmatch(rf"{name} [1-9]\d{{3,}} bytes of cubin\n", done.stdout), done.stdout
+    completed = output_of(TRITON, str(file), name, architecture, constants, types, **environment)
+    assert completed.returncode == 0, completed.stdout[-2000:] + completed.stderr[-4000:]
+    assert re.fullmatch(rf"{name} [1-9]\d{{3,}} bytes of cubin\n", completed.stdout), completed.stdout

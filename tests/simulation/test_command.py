@@ -1,4 +1,4 @@
-"""`harness planner simulate`: its table, its page, and what it refuses."""
+"""`harness planner simulate`: its table, its page, and its errors."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ TINY = ["--problems", "6", "--gpus", "1", "--workers", "3", "--days", "1", "--se
 
 
 def call(*words: str) -> str:
-    done = CliRunner().invoke(cli, ["planner", "simulate", *words], catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    return done.stdout
+    completed = CliRunner().invoke(cli, ["planner", "simulate", *words], catch_exceptions=False)
+    assert completed.exit_code == 0, completed.output
+    return completed.stdout
 
 
 def test_the_table_as_json() -> None:
@@ -93,9 +93,9 @@ def test_the_shipped_policy_beats_round_robin_in_a_small_run(world: str) -> None
 @pytest.mark.slow
 @pytest.mark.parametrize("world", WORLDS)
 def test_the_shipped_policy_beats_round_robin_at_half_of_the_public_budget(world: str) -> None:
-    """On the first three held-out seeds, in no world worse; docs/explanation/simulation.md has the first nine.
+    """On the first three held-out seeds, it is worse in no world; docs/explanation/simulation.md has the first nine.
 
-    They give 1.017 in the world `breakthroughs`, the least of the three.
+    The least ratio of the three is 1.017, in the world `breakthroughs`.
     """
     half = SimulationSettings(hours=SimulationSettings.hours / 2)
     assert ratio(world, HELD_OUT_SEEDS[:3], half) > 1.0

@@ -31,7 +31,7 @@ def test_one_seed_gives_one_run(policy: str) -> None:
 
 
 def test_every_decision_is_the_policys_on_inputs_that_can_be_recorded() -> None:
-    """The policy gets inputs that survive a ledger, with the counts of the run so far, and its rows are obeyed."""
+    """The policy's inputs can be stored in a ledger and have the run's counts; workers follow its rows."""
     all_inputs: list[PolicyInputs] = []
 
     def watched(inputs: PolicyInputs) -> Decision:
@@ -73,17 +73,17 @@ def test_gpus_are_a_queue() -> None:
     """With one GPU and slow judging, the GPU is never idle and judges one candidate at a time."""
     one_gpu = replace(SMALL, gpus=1, workers=60, problems=60, hours=30.0)
     sixty_gpus = replace(one_gpu, gpus=60)
-    crowded, free = (
+    queued, unlimited = (
         simulate(WORLDS["diminishing"], POLICIES[ROUND_ROBIN], 2, settings) for settings in (one_gpu, sixty_gpus)
     )
-    assert crowded.gpu_busy_hours <= one_gpu.hours
-    assert crowded.samples[-1].evaluations <= free.samples[-1].evaluations
-    assert crowded.samples[-1].gpu_hours == pytest.approx(30.0)
-    assert free.samples[-1].gpu_hours == pytest.approx(1800.0)
+    assert queued.gpu_busy_hours <= one_gpu.hours
+    assert queued.samples[-1].evaluations <= unlimited.samples[-1].evaluations
+    assert queued.samples[-1].gpu_hours == pytest.approx(30.0)
+    assert unlimited.samples[-1].gpu_hours == pytest.approx(1800.0)
 
 
 def test_workers_on_one_problem_repeat_each_other() -> None:
-    """Without overlap, ten workers on one problem gain more than with it: repeated submissions change nothing."""
+    """Ten workers on one problem gain more without overlap, because repeated submissions change nothing."""
     alone = replace(SMALL, problems=1, workers=10, gpus=10, hours=48.0)
     apart, repeating = (
         simulate(WORLDS["diminishing"], POLICIES[ROUND_ROBIN], 105, replace(alone, overlap=overlap))

@@ -1,4 +1,4 @@
-"""The worlds: each gives the published figures with even attempts, and they differ in what matters to a policy."""
+"""The worlds: each gives the published figures with even attempts, and they differ in ways that affect a policy."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_development_and_held_out_seeds_are_distinct() -> None:
 
 
 def test_the_figures_of_a_known_run() -> None:
-    """Four problems with a bound of 4x: nothing passed, slower, 1.6x, 3x."""
+    """Four problems with a bound of 4x: no pass, slower, 1.6x, 3x."""
     bound = math.log(4.0)
     result = figures([-math.inf, math.log(0.5), math.log(1.6), math.log(3.0)], [bound] * 4)
     assert result.geometric_mean == pytest.approx((1.6 * 3.0) ** 0.25)
@@ -78,8 +78,8 @@ def test_families_learn_from_their_own_problems_only() -> None:
             group = [problem for problem in problems[1:] if (problem.key.partition("/")[0] == family) is trained]
             for problem in group:
                 tried(problem, 400)
-        luck = random.Random(9)
-        return sum(subject.attempt(luck) is not None for _ in range(2000))
+        rng = random.Random(9)
+        return sum(subject.attempt(rng) is not None for _ in range(2000))
 
     untrained = passed(None)
     assert passed(trained=False) == untrained
@@ -87,7 +87,7 @@ def test_families_learn_from_their_own_problems_only() -> None:
 
 
 def largest_share(name: str) -> float:
-    """Return the share of the largest single gain in all gains of a problem after its first 20 attempts; the median."""
+    """Return the median share of the largest gain in a problem's gains after its first 20 attempts."""
     shares = []
     for problem in WORLDS[name].problems(PROBLEMS, 4):
         best = max((reached for reached in tried(problem, 20) if reached is not None), default=-math.inf)

@@ -1,4 +1,4 @@
-"""Small references with the bounds that follow from them by hand."""
+"""Small references with bounds computed by hand."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Case:
     bytes: int
     products: Mapping[tuple[str, str], int] = field(default_factory=dict)
     elementwise: int | None = None
-    """All other operations, if they were computed."""
+    """All other operations, if they are computed by hand."""
     us: Mapping[str, float] = field(default_factory=dict)
     """Target -> the bound in microseconds."""
     make: str | None = None
@@ -61,7 +61,7 @@ class Case:
         return self.name
 
 
-def by(cases: list[Case]) -> pytest.MarkDecorator:
+def for_each_case(cases: list[Case]) -> pytest.MarkDecorator:
     """Return the mark that runs a test for each case."""
     return pytest.mark.parametrize("case", cases, ids=str)
 

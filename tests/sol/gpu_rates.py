@@ -1,4 +1,4 @@
-"""Measurements of GPUs that are not here."""
+"""Recorded measurements of GPUs."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ GB200 = GpuRates(
     float32_tflops=60.0,
     float64_tflops=30.0,
 )
-"""A GPU that the table lacks, with round figures."""
+"""A GPU that is not in the table, with round figures."""
 H200 = GB200.model_copy(
     update={
         "target": "h200", "name": "NVIDIA H200", "capability": (9, 0), "bandwidth_gbs": 4300.0,
         "tensor_tflops": {"float16": 800.0, "bfloat16": 800.0}, "float32_tflops": 52.0,
     }
 )  # fmt: skip
-"""One that the table has."""
+"""A GPU that is in the table."""

@@ -1,4 +1,4 @@
-"""Attention, fused and spelled out, and other chains of products: what masks hide and what regrouping saves."""
+"""Bounds of attention, fused and unfused, and of other chains of products with masks and regrouping."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sol.cases import BF16, FP8, GBS, X16, Y16, Case, by, check
+from tests.sol.cases import BF16, FP8, GBS, X16, Y16, Case, check, for_each_case
 
 pytestmark = pytest.mark.xdist_group("bounds")  # torch loads its operators without values once
 
@@ -35,7 +35,7 @@ ATTENTION = [
         products={(BF16, BF16): 4 * 64 * SCORES * 257 // 512},
         elementwise=4 * SCORES * 257 // 512,
     ),
-    # Spelled out in float32: both products need only what the mask shows, of bfloat16 values.
+    # Unfused in float32: both products need only the unmasked elements, and their operands are bfloat16 values.
     Case(
         "causal attention spelled out",
         QKV,
@@ -118,6 +118,6 @@ CHAINS = [
 ]
 
 
-@by([*ATTENTION, *CHAINS])
+@for_each_case([*ATTENTION, *CHAINS])
 def test_operations_and_bytes_are_those_computed_by_hand(case: Case, tmp_path: Path) -> None:
     check(case, tmp_path)

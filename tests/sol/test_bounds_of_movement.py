@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sol.cases import GBS, Case, by, check
+from tests.sol.cases import GBS, Case, check, for_each_case
 
 pytestmark = pytest.mark.xdist_group("bounds")  # torch loads its operators without values once
 
@@ -216,6 +216,6 @@ return {"table": torch.randn(100, 256, device=device).to(torch.bfloat16),
 ]
 
 
-@by(CASES)
+@for_each_case(CASES)
 def test_bytes_and_operations_are_those_computed_by_hand(case: Case, tmp_path: Path) -> None:
     check(case, tmp_path)

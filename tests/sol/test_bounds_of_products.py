@@ -1,4 +1,4 @@
-"""Products of floats: which unit does them, also where the reference casts, broadcasts or masks first."""
+"""Bounds of products of floats: the unit that computes them, also if the reference casts, broadcasts or masks first."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.sol.cases import (
     X16,
     Y16,
     Case,
-    by,
     check,
+    for_each_case,
     product_us,
 )  # fmt: skip
 
@@ -224,6 +224,6 @@ return y
 ]
 
 
-@by([*BITS_16, *SUMS, *OTHER])
+@for_each_case([*BITS_16, *SUMS, *OTHER])
 def test_operations_and_their_unit_are_those_computed_by_hand(case: Case, tmp_path: Path) -> None:
     check(case, tmp_path)

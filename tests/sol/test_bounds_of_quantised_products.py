@@ -20,8 +20,8 @@ from tests.sol.cases import (
     X16,
     Y16,
     Case,
-    by,
     check,
+    for_each_case,
     product_us,
 )  # fmt: skip
 
@@ -241,7 +241,7 @@ return (whole(x, ex) @ whole(w, ew).t()).to(torch.bfloat16)
         products={(FP4, FP4): LINEAR},
         us={"h200": LINEAR / 1979.0 / 1e6},
     ),
-    # Activations quantised to eight bits meet four-bit weights: the wider decides.
+    # Activations quantised to eight bits and four-bit weights: the wider type decides.
     Case(
         "mxfp4 weights, fp8 activations",
         {"x": "512 2048 float8_e4m3fn", "w": "1024 1024 int8", "ew": "1024 64 int8"},
@@ -285,6 +285,6 @@ return F.linear(x, whole.to(torch.bfloat16))
 ]
 
 
-@by([*BITS_8, *BITS_4])
+@for_each_case([*BITS_8, *BITS_4])
 def test_operations_and_their_unit_are_those_computed_by_hand(case: Case, tmp_path: Path) -> None:
     check(case, tmp_path)

@@ -1,4 +1,4 @@
-"""Bounds of problems written by hand at the sizes of production models: by hand arithmetic, and that each has one."""
+"""Bounds of problems written by hand at the sizes of production models, compared with arithmetic by hand."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ BY_HAND: dict[str, Callable[[Sizes], _Expected]] = {
 @pytest.mark.parametrize("selection", ["some", pytest.param("all", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("key", sorted(BY_HAND))
 def test_bounds_are_those_computed_by_hand(key: str, selection: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tensor_values, "MOST_SECONDS", 100.0)  # load of the machine must not fail the test
+    monkeypatch.setattr(tensor_values, "MOST_SECONDS", 100.0)  # the load of the machine must not fail the test
     problem, machine = load_problem(PROBLEMS / key, key=key), hardware("h200")
     for workload in problem.workloads if selection == "all" else (problem.workloads[0], problem.workloads[-1]):
         result, expected = bounds(problem, workload, machine), BY_HAND[key](problem.sizes(workload))

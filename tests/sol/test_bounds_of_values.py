@@ -1,4 +1,4 @@
-"""References whose way depends on values, and inputs that are too large to be made."""
+"""Bounds of references whose control flow depends on values, and of inputs that are too large to be made."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from harness.formats.problems import load_problem
 from harness.sol.roofline import NoBoundError, bounds
 from harness.sol.targets import hardware
 from tests.safetensors import write_safetensors
-from tests.sol.cases import BF16, GBS, Case, by, check, problem_of
+from tests.sol.cases import BF16, GBS, Case, check, for_each_case, problem_of
 
 pytestmark = pytest.mark.xdist_group("bounds")  # torch loads its operators without values once
 
@@ -112,7 +112,7 @@ return {"x": torch.randn(16, 32, device=device).to(torch.bfloat16),
         "ends": torch.tensor([4, 4, 16], device=device, dtype=torch.int32)}
 """,
     ),
-    # numpy needs real values, so this one is made and run with them: 2 x 4,096 B and one operation an element.
+    # numpy needs real values, so the input is made and the reference runs: 2 x 4,096 B and one operation an element.
     Case(
         "custom inputs by numpy",
         {"x": "1024 float32"},
@@ -137,13 +137,13 @@ return {"x": torch.from_numpy(noise + numpy.float32(1))}
 ]
 
 
-@by(CASES)
+@for_each_case(CASES)
 def test_only_values_that_decide_shapes_are_made(case: Case, tmp_path: Path) -> None:
     check(case, tmp_path)
 
 
 def test_of_files_only_integers_are_read(tmp_path: Path) -> None:
-    """The file of `x`, 4 GB, ends after its header: reading it would fail. 5 of its 2^20 rows of 4,096 B are needed."""
+    """The file of `x`, 4 GB, ends after its header, so that a read fails. 5 of its 2^20 rows of 4,096 B are needed."""
     case = Case(
         "files",
         {"x": "1048576 1024 float32", "lengths": "1 int32"},

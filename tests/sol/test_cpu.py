@@ -1,4 +1,4 @@
-"""Measurement of the CPU of this host, and its storage."""
+"""The measurement of this host's CPU, and its storage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bounds and hardware as a prompt gets them, also through the process that computes them."""
+"""Bounds and hardware in the form for prompts, also through the process that computes them."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def test_the_process_prints_the_description_or_the_reason_for_its_absence(tmp_pa
     del own_locks
     command = [sys.executable, "-m", "harness.sol.describe"]
     text = request(tmp_path, "h200").model_dump_json()
-    done = subprocess.run([*command, text], capture_output=True, text=True, timeout=120, check=True)
-    assert DeviceDescription.model_validate_json(done.stdout).target == "h200"
+    completed = subprocess.run([*command, text], capture_output=True, text=True, timeout=120, check=True)
+    assert DeviceDescription.model_validate_json(completed.stdout).target == "h200"
     text = request(tmp_path, "no-such-gpu").model_dump_json()
     failed = subprocess.run([*command, text], capture_output=True, text=True, timeout=120, check=False)
     assert (failed.returncode, failed.stdout) == (1, "")

@@ -1,4 +1,4 @@
-"""The hardware table is whole, and its figures agree with each other."""
+"""The hardware table is complete, and its figures agree with each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GPUs that the table lacks have the rates that were measured on this host."""
+"""The rates of GPUs that are not in the table are those measured on this host."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_unit_that_torch_drives_badly_is_as_fast_as_its_generation_makes_it() 
 
 
 def test_margins_cover_what_the_vendor_promises() -> None:
-    """On an H200, where both are known: bounds of measured rates are never above those of the datasheet."""
+    """Bounds of measured rates are never above those of the datasheet on an H200, where both are known."""
     measured, listed = hardware_of(H200), hardware("h200")
     assert measured.bandwidth_gbs >= listed.bandwidth_gbs
     assert measured.product_tflops(BF16) >= listed.product_tflops(BF16)

@@ -11,7 +11,7 @@ from harness.model.judging import JudgeRequest
 
 @pytest.fixture
 def problem(tmp_path: Path) -> Path:
-    """A problem with two workloads, as far as the stub reads one."""
+    """Make the parts of a problem with two workloads that the stub reads."""
     directory = tmp_path / "problem"
     directory.mkdir()
     (directory / "definition.json").write_text("{}")
@@ -20,7 +20,7 @@ def problem(tmp_path: Path) -> Path:
 
 
 def request_for(problem: Path, source: str = "", *, number: str = "1") -> JudgeRequest:
-    """A request to judge one source file."""
+    """Return a request to judge one source file."""
     solution = problem.parent / f"solution{number}"
     solution.mkdir()
     (solution / "kernel.cpp").write_text(source)
@@ -36,7 +36,7 @@ def request_for(problem: Path, source: str = "", *, number: str = "1") -> JudgeR
 
 
 def group_of(pid: int) -> list[int]:
-    """Processes (not zombies) of a process group."""
+    """Return the processes of a process group, without zombies."""
     members = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:

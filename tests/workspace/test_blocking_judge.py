@@ -1,4 +1,4 @@
-"""A judge for the length of a command: it answers, or the command gets the reason; no process is left."""
+"""A judge for one command: it answers, or the command fails with the reason; no process is left."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def judge(tmp_path: Path, stub_command: Path) -> Iterator[JudgeProcess]:
     threads = set(threading.enumerate())
     with judge_process("cpu", tmp_path / "cache", "bubblewrap") as process:
         yield process
-    wait_until(lambda: not group_of(process.pid), what="the end of the judge's process group")
+    wait_until(lambda: not group_of(process.pid), event="the end of the judge's process group")
     assert set(threading.enumerate()) <= threads, "a thread outlived the judge"
 
 
@@ -45,11 +45,11 @@ def test_requests_are_answered_by_one_process_with_progress(judge: JudgeProcess,
     assert judge.ready.target == "cpu"
 
 
-def test_a_judge_that_dies_over_a_request_is_an_error_and_is_not_started_again(
+def test_a_judge_that_is_killed_by_a_request_is_an_error_and_is_not_restarted(
     judge: JudgeProcess, problem: Path
 ) -> None:
     with pytest.raises(ConfigurationError, match=r"the judge of cpu was ended by SIGKILL"):
-        judge.ask(request_for(problem, "// stub: die"), ignore)
+        judge.ask(request_for(problem, "// stub: kill"), ignore)
     with pytest.raises(RuntimeError, match="the judge of cpu is waiting, not idle"):
         judge.ask(request_for(problem, number="2"), ignore)
 
@@ -67,13 +67,13 @@ def test_a_judge_that_hangs_is_ended_at_its_deadline(
     request = request_for(problem, "// stub: hang").model_copy(update={"max_judge_s": 0.1})
     with pytest.raises(ConfigurationError, match=r"the judge of cpu did not answer within 0 s"):
         judge.ask(request, ignore)
-    wait_until(lambda: not group_of(judge.pid), what="the end of the judge's process group")
+    wait_until(lambda: not group_of(judge.pid), event="the end of the judge's process group")
 
 
 def test_a_request_of_another_protocol_is_refused_with_the_judges_own_words(judge: JudgeProcess, problem: Path) -> None:
     with pytest.raises(ConfigurationError) as caught:
         judge.ask(request_for(problem).model_copy(update={"protocol": 1}), ignore)
-    assert (caught.value.message, caught.value.remedy) == ("the client speaks protocol 1, not 2", "the fix")
+    assert (caught.value.message, caught.value.remedy) == ("the client uses protocol 1, not 2", "the fix")
 
 
 def test_a_judge_of_another_protocol_is_refused(

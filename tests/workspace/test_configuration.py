@@ -1,4 +1,4 @@
-"""harness.yaml: layers, sources, and messages that name the line."""
+"""harness.yaml: layers, sources, and errors that name the line."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_the_command_line_wins_over_the_file_and_the_file_over_defaults(workspac
     assert config.target is None
 
 
-def test_every_value_says_where_it_comes_from(workspace: Workspace) -> None:
+def test_every_value_names_its_source(workspace: Workspace) -> None:
     workspace.config_file.write_text("run: night\njudge:\n  max_judge_s: 9\n")
     sources = {setting.key: (setting.value, setting.source) for setting in explain_config(workspace, {"workers": 8})}
     assert sources["run"] == ("night", "harness.yaml:1")
@@ -78,12 +78,12 @@ def test_a_bad_file_names_line_and_field(workspace: Workspace, text: str, line: 
     assert (caught.value.where or "").endswith(f"harness.yaml:{line}")
 
 
-def test_a_bad_value_on_the_command_line_says_so(workspace: Workspace) -> None:
+def test_a_bad_value_on_the_command_line_is_reported_as_such(workspace: Workspace) -> None:
     with pytest.raises(ConfigurationError, match="the command line: `workers` is -1; expected"):
         load_config(workspace, {"workers": -1})
 
 
-def test_a_file_that_cannot_be_read_says_what_to_do(workspace: Workspace) -> None:
+def test_an_unreadable_file_is_reported(workspace: Workspace) -> None:
     workspace.config_file.write_bytes(b"run: \xff\n")
     with pytest.raises(ConfigurationError, match="cannot be read"):
         load_config(workspace)

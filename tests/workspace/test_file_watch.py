@@ -1,4 +1,4 @@
-"""File watches: on real files, and on real git repositories whatever way their refs moved."""
+"""File watches on real files, and on real git repositories for every way of moving refs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from harness.workspace.file_watch import Debouncer, FileWatch, RefWatch
 
 SOON_S = 120.0
-"""These tests run on busy machines. How soon it is on a quiet one, `make bench` measures."""
+"""A limit for busy machines; `make bench` measures the latency on an idle one."""
 
 BRANCH = "refs/heads/agents/main/w01/starter/rmsnorm"
 
@@ -29,14 +29,14 @@ def git(repository: Path, *arguments: str) -> str:
         "GIT_COMMITTER_NAME": "t",
         "GIT_COMMITTER_EMAIL": "t@example.invalid",
     }
-    done = subprocess.run(
+    completed = subprocess.run(
         ["git", *arguments], cwd=repository, env=environment, check=True, capture_output=True, text=True, timeout=240
     )
-    return done.stdout.strip()
+    return completed.stdout.strip()
 
 
 class Calls:
-    """Counts calls and lets a test wait for the next."""
+    """A counter of calls, on which a test can wait for the next call."""
 
     def __init__(self) -> None:
         self._called = threading.Condition()
@@ -179,7 +179,7 @@ def test_reading_is_no_change_and_the_wait_ends_in_time(tmp_path: Path) -> None:
         assert not changes.wait(0.2)
 
 
-def test_someone_else_can_wake_the_owner(tmp_path: Path) -> None:
+def test_an_event_can_wake_the_owner(tmp_path: Path) -> None:
     nudge = threading.Event()
     with FileWatch(tmp_path, nudge=nudge) as changes:
         nudge.set()
@@ -194,7 +194,7 @@ def test_a_stopped_owner_does_not_wait_on(tmp_path: Path) -> None:
         assert not changes.wait(3600, stop=stop)  # the test's own time limit is far shorter
 
 
-def test_files_that_do_not_matter_wake_nobody(tmp_path: Path) -> None:
+def test_irrelevant_files_wake_no_waiter(tmp_path: Path) -> None:
     with FileWatch(tmp_path, matters=lambda path: path.name.startswith("worker-")) as changes:
         (tmp_path / "daemon.json").write_text("{}")
         assert not changes.wait(0.2)

@@ -1,4 +1,4 @@
-"""Files written whole, locks that name their holder, waits with a deadline."""
+"""Atomic writes of files, locks that name their holder, and waits with a deadline."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def test_a_file_keeps_its_permissions(tmp_path: Path) -> None:
 def test_a_kill_while_writing_leaves_the_old_content(tmp_path: Path) -> None:
     file = tmp_path / "f"
     file.write_text("old")
-    done = subprocess.run([sys.executable, "-c", KILLED, str(file)], timeout=240, check=False)
-    assert done.returncode == -signal.SIGKILL
+    completed = subprocess.run([sys.executable, "-c", KILLED, str(file)], timeout=240, check=False)
+    assert completed.returncode == -signal.SIGKILL
     assert file.read_text() == "old"
 
 
@@ -92,7 +92,7 @@ def test_a_full_disk_is_named_and_the_old_content_stays(tmp_path: Path, monkeypa
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_a_second_holder_is_told_who_the_first_is(tmp_path: Path) -> None:
+def test_a_second_holder_gets_the_name_of_the_first(tmp_path: Path) -> None:
     lock = tmp_path / "deep" / "lock"
     with (
         file_lock(lock, owner="a daemon"),
@@ -104,7 +104,7 @@ def test_a_second_holder_is_told_who_the_first_is(tmp_path: Path) -> None:
         pass
 
 
-def test_a_dead_holder_lets_go(tmp_path: Path) -> None:
+def test_the_lock_of_a_dead_holder_is_released(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
     command = [sys.executable, "-c", HOLDER, str(lock)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other_process:

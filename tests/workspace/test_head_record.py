@@ -1,4 +1,4 @@
-"""One head at a time, also where file locks do not reach other hosts."""
+"""One head at a time, also if file locks do not work across hosts."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_second_head_on_another_host_is_refused(file: Path) -> None:
         assert file.exists()
 
 
-def test_a_head_that_ended_without_a_word_is_replaced(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_head_of_another_host_is_replaced(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(head_record, "_SILENT_S", 0.05)
     file.parent.mkdir()
     file.write_text(HeadRecord(id="x", boot="a", host="elsewhere", pid=7).model_dump_json())
@@ -50,7 +50,7 @@ def test_a_head_that_ended_without_a_word_is_replaced(file: Path, monkeypatch: p
         assert HeadRecord.model_validate_json(file.read_text()).boot == "b"
 
 
-def test_on_the_same_host_the_lock_decides_and_nobody_waits(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_the_same_host_the_lock_decides_without_a_wait(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(head_record, "_SILENT_S", 10 * DEADLINE_S)
     file.parent.mkdir()
     file.write_text(HeadRecord(id="x", boot="a", host="here", pid=7).model_dump_json())
@@ -58,7 +58,7 @@ def test_on_the_same_host_the_lock_decides_and_nobody_waits(file: Path, monkeypa
         assert HeadRecord.model_validate_json(file.read_text()).id != "x"
 
 
-def test_after_a_power_cut_nobody_waits(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_a_power_cut_there_is_no_wait(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(head_record, "_SILENT_S", 10 * DEADLINE_S)
     monkeypatch.setattr(head_record, "machine_id", lambda: "m")
     file.parent.mkdir()
@@ -68,7 +68,7 @@ def test_after_a_power_cut_nobody_waits(file: Path, monkeypatch: pytest.MonkeyPa
         assert HeadRecord.model_validate_json(file.read_text()).boot == "b"
 
 
-def test_a_head_that_was_replaced_is_told(file: Path) -> None:
+def test_a_replaced_head_is_reported(file: Path) -> None:
     was_called = threading.Event()
     with only_head(file, "harness daemon", taken_over=was_called.set, boot="a"):
         other_record = HeadRecord(id="x", boot="b", host="elsewhere", pid=7).model_dump_json()

@@ -1,4 +1,4 @@
-"""The client of judge processes, against real processes: none outlives it, every loss is reported."""
+"""The client of judge processes, with real processes: none outlives it, and every loss is reported."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from harness.workspace.judge_endpoint import JudgeNotice
 from tests.waiting import DEADLINE_S, wait_until
 from tests.workspace.conftest import group_of, request_for
 
-Told = JudgeReady | JudgeProgress | RequestAnswered | CheckAnswered | JudgeLost
+ClientEvent = JudgeReady | JudgeProgress | RequestAnswered | CheckAnswered | JudgeLost
 
 
 class Client:
-    """A client with its inbox, as the daemon has it."""
+    """A client with its inbox, as in the daemon."""
 
     def __init__(self, tmp_path: Path, *, start_within_s: float = 60.0, command: list[str] | None = None) -> None:
         self.inbox: queue.SimpleQueue[JudgeNotice] = queue.SimpleQueue()
@@ -47,8 +47,8 @@ class Client:
             start_within_s=start_within_s,
         )
 
-    def next_event(self, deadline: float = DEADLINE_S) -> Told:
-        """The next thing the client makes of its notices."""
+    def next_event(self, deadline: float = DEADLINE_S) -> ClientEvent:
+        """Return the next event that the client derives from its notices."""
         until = time.monotonic() + deadline
         while time.monotonic() < until:
             self.judge.tick()
@@ -56,9 +56,9 @@ class Client:
                 notice = self.inbox.get(timeout=0.02)
             except queue.Empty:
                 continue
-            heard = self.judge.handle(notice)
-            if heard is not None and not isinstance(heard, JudgeProgress):
-                return heard
+            event = self.judge.handle(notice)
+            if event is not None and not isinstance(event, JudgeProgress):
+                return event
         raise TimeoutError("the judge reported nothing")
 
     def ready(self) -> None:
@@ -87,10 +87,10 @@ def test_a_request_gets_its_answer(client: Client, problem: Path) -> None:
     assert client.judge.state == "idle"
 
 
-def test_a_judge_that_dies_is_started_again_after_a_growing_pause(client: Client, problem: Path) -> None:
+def test_a_killed_judge_is_restarted_after_a_growing_pause(client: Client, problem: Path) -> None:
     client.ready()
     for number in ("1", "2"):
-        request = request_for(problem, "// stub: die", number=number)
+        request = request_for(problem, "// stub: kill", number=number)
         client.judge.ask(request)
         loss = client.next_event()
         assert isinstance(loss, JudgeLost)
@@ -105,7 +105,7 @@ def test_a_judge_that_dies_is_started_again_after_a_growing_pause(client: Client
     assert client.judge.failures == 0
 
 
-def test_what_a_judge_said_last_stands_in_the_reason_and_all_of_it_in_the_log(client: Client, problem: Path) -> None:
+def test_a_judges_last_output_is_in_the_reason_and_all_output_in_the_log(client: Client, problem: Path) -> None:
     client.ready()
     client.judge.ask(request_for(problem, "// stub: exit=3"))
     loss = client.next_event()
@@ -124,7 +124,7 @@ def test_a_judge_that_hangs_is_ended_at_its_deadline(client: Client, problem: Pa
     assert isinstance(loss, JudgeLost)
     assert loss.cause == "deadline"
     assert "did not answer within 0 s" in loss.reason
-    wait_until(lambda: not group_of(pid), what="the end of the judge's process group")
+    wait_until(lambda: not group_of(pid), event="the end of the judge's process group")
 
 
 @pytest.mark.parametrize("protocol", ["1", "3"])
@@ -159,8 +159,8 @@ def test_a_request_of_another_protocol_is_refused_by_the_judge(client: Client, p
     client.judge.ask(request_for(problem).model_copy(update={"protocol": 1}))
     loss = client.next_event()
     assert isinstance(loss, JudgeLost)
-    assert loss.error == "the client speaks protocol 1, not 2\n  the fix"
-    assert "(it wrote: the client speaks protocol 1, not 2 the fix)" in loss.reason
+    assert loss.error == "the client uses protocol 1, not 2\n  the fix"
+    assert "(it wrote: the client uses protocol 1, not 2 the fix)" in loss.reason
 
 
 def test_a_line_that_is_not_the_protocol_ends_the_judge(client: Client, problem: Path) -> None:
@@ -171,14 +171,14 @@ def test_a_line_that_is_not_the_protocol_ends_the_judge(client: Client, problem:
     assert "not the protocol" in loss.reason
 
 
-def test_the_children_of_a_judge_that_dies_are_ended_with_it(client: Client) -> None:
+def test_the_children_of_a_killed_judge_are_ended_with_it(client: Client) -> None:
     client.ready()
     pid = client.judge.pid
     assert pid is not None
     assert len(group_of(pid)) == 2
     os.kill(pid, signal.SIGKILL)
     assert isinstance(client.next_event(), JudgeLost)
-    wait_until(lambda: not group_of(pid), what="the end of the judge's children")
+    wait_until(lambda: not group_of(pid), event="the end of the judge's children")
 
 
 def test_closing_ends_the_whole_group_also_while_it_judges(client: Client, problem: Path) -> None:
@@ -188,7 +188,7 @@ def test_closing_ends_the_whole_group_also_while_it_judges(client: Client, probl
     client.judge.ask(request_for(problem, "// stub: hang"))
     client.judge.close()
     assert client.judge.pid is None
-    wait_until(lambda: not group_of(pid), what="the end of the judge's group")
+    wait_until(lambda: not group_of(pid), event="the end of the judge's group")
 
 
 def test_a_judge_that_never_gets_ready_is_lost(tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_a_judge_that_never_gets_ready_is_lost(tmp_path: Path) -> None:
         client.judge.close()
 
 
-def test_a_judge_that_cannot_start_says_why(tmp_path: Path) -> None:
+def test_a_judge_that_cannot_start_reports_the_reason(tmp_path: Path) -> None:
     client = Client(tmp_path, command=[sys.executable, "-c", "raise SystemExit('bubblewrap is missing')"])
     try:
         loss = client.next_event()
@@ -221,9 +221,9 @@ def test_a_judge_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     client.judge.start()
     pid = client.judge.pid
     assert pid is not None
-    wait_until(lambda: "deaf" in client.log.read_text(), what="the judge's handler")
+    wait_until(lambda: "deaf" in client.log.read_text(), event="the judge's handler")
     client.judge.close(grace_s=0.3)
-    wait_until(lambda: not group_of(pid), what="the end of the judge")
+    wait_until(lambda: not group_of(pid), event="the end of the judge")
 
 
 def test_one_client_serves_many_requests_in_one_process(client: Client, problem: Path, stub_command: Path) -> None:
@@ -247,8 +247,8 @@ def test_a_big_log_is_put_aside(client: Client) -> None:
 def test_a_baseline_may_take_longer_than_an_evaluation(problem: Path) -> None:
     request = request_for(problem)
     baseline = request.model_copy(update={"kind": "baseline"})
-    more = baseline.model_copy(update={"more_variants": ("library",)})
-    assert deadline_s(more) > deadline_s(baseline) > deadline_s(request) > request.max_judge_s
+    extended = baseline.model_copy(update={"more_variants": ("library",)})
+    assert deadline_s(extended) > deadline_s(baseline) > deadline_s(request) > request.max_judge_s
 
 
 def test_the_judge_of_a_device_is_the_packages_own(tmp_path: Path) -> None:

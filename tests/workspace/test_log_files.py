@@ -1,4 +1,4 @@
-"""Log files of limited size, and reading one that grows, is truncated, or is not there yet."""
+"""Log files of limited size, and reads of a file that grows, is truncated, or is missing at first."""
 
 from __future__ import annotations
 

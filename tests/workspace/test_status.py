@@ -1,4 +1,4 @@
-"""Status records: typed, of one version, and never taken for those of another process."""
+"""Status records: typed, of one version, and not confused with those of another process."""
 
 from __future__ import annotations
 

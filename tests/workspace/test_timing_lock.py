@@ -1,4 +1,4 @@
-"""Work and timing keep out of each other's way, across processes."""
+"""Builds and timings exclude each other, across processes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("own_locks")
 
 @contextmanager
 def _in_background(name: str, hold: object) -> Iterator[tuple[threading.Event, threading.Event]]:
-    """A thread that holds a lock from the first event until the second is set."""
+    """Hold a lock in a thread from the first event until the second is set."""
     is_held, release = threading.Event(), threading.Event()
 
     def run() -> None:
@@ -55,12 +55,12 @@ def test_a_clock_waits_for_work_and_later_work_waits_for_the_clock() -> None:
     with _in_background("first", working) as (working_held, finish):
         assert working_held.wait(20)
         with _in_background("clock", timing) as (timed, stop):
-            wait_until(lambda: not _free("quiet-gate"), what="the clock at the gate")
+            wait_until(lambda: not _free("quiet-gate"), event="the clock at the gate")
             with _in_background("later", working) as (later, _):
                 assert not timed.is_set()
                 finish.set()
                 assert timed.wait(20)
-                assert not later.is_set(), "work that came after the clock does not overtake it"
+                assert not later.is_set(), "later work does not precede the waiting clock"
                 stop.set()
                 assert later.wait(20)
 
@@ -80,7 +80,7 @@ def test_clocks_on_devices_of_their_own_run_at_once_and_a_cpus_clock_waits_for_t
         assert first.wait(20)
         assert second.wait(20)
         with _in_background("CPU", timing) as (timed, _):
-            wait_until(lambda: not _free("quiet-gate"), what="the CPU's clock at the gate")
+            wait_until(lambda: not _free("quiet-gate"), event="the CPU's clock at the gate")
             end_first.set()
             assert not timed.is_set()
             end.set()

@@ -19,7 +19,7 @@ from tests.waiting import DEADLINE_S
 
 @dataclass
 class Served:
-    """A server that listens, and a client without any cookie."""
+    """A running server, and a client without cookies."""
 
     access: Access
     viewers: Viewers
@@ -33,11 +33,11 @@ class Served:
 
     @property
     def cookie(self) -> dict[str, str]:
-        """Header of a viewer that has exchanged the token."""
+        """Return the header of a viewer that has exchanged the token."""
         return {"Cookie": f"{self.access.cookie_name}={self.access.cookie}"}
 
     async def get(self, path: str, headers: dict[str, str] | None = None, method: str = "GET") -> tuple[int, str]:
-        """Status and body."""
+        """Return the status and the body of a response."""
         async with self.client.request(method, self.root + path, headers=headers, allow_redirects=False) as response:
             return response.status, await response.text()
 
@@ -48,7 +48,7 @@ class Served:
 
     @asynccontextmanager
     async def events(self, last_id: str | None = None) -> AsyncIterator[Callable[[], Awaitable[tuple[str, Any]]]]:
-        """A stream; what is yielded waits for its next event and returns its id and data."""
+        """Yield a function that waits for the next event of a stream and returns its id and data."""
         headers = self.cookie | ({"Last-Event-ID": last_id} if last_id else {})
         async with self.client.get(f"{self.root}{self.access.path}events", headers=headers) as response:
             assert response.status == 200
@@ -68,7 +68,7 @@ class Served:
 
 @asynccontextmanager
 async def serving(address: str = "127.0.0.1") -> AsyncIterator[Served]:
-    """A server at a free port, until the end of the block."""
+    """Run a server at a free port until the end of the block."""
     state = PageState()
     ready: asyncio.Future[tuple[Access, Viewers]] = asyncio.get_running_loop().create_future()
     task = asyncio.create_task(serve(listen(address, 0), state, lambda *parts: ready.set_result(parts)))
@@ -84,7 +84,7 @@ async def serving(address: str = "127.0.0.1") -> AsyncIterator[Served]:
 
 
 def in_loop(test: Callable[[Served], Awaitable[None]]) -> None:
-    """Run a test against a server of its own."""
+    """Run a test against a new server."""
 
     async def run() -> None:
         async with serving() as served:

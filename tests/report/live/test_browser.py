@@ -1,4 +1,4 @@
-"""The live page in a real browser: during a real run of tuners on the CPU, and on a made-up ledger that grows."""
+"""The live page in a real browser, during a real run of tuners on the CPU and on a synthetic ledger that grows."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.report.test_browser import OUTSIDE, background
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 KEPT = Path(__file__).parents[3] / "build" / "serve"
-"""The last screenshots, for people."""
+"""The directory of the last screenshots, for people."""
 HARNESS = (sys.executable, "-m", "harness")
 
 
@@ -48,13 +48,13 @@ class Viewer:
     requests: list[str] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)
 
-    def asked_only(self, url: str) -> None:
-        """Check that the page made requests to this address only, and had no errors."""
+    def check_requests(self, url: str) -> None:
+        """Check that the page sent requests to this address only, and had no errors."""
         assert len(self.requests) > 5
         assert {urlsplit(request_url).netloc for request_url in self.requests} == {urlsplit(url).netloc}
         assert self.complaints == []
 
-    def fits(self) -> None:
+    def check_screen(self) -> None:
         """Check that everything fits on the screen."""
         wide = self.page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
         assert wide[0] <= wide[1]
@@ -75,7 +75,7 @@ def watching(browser: Browser, url: str, size: dict[str, int], scheme: str = "li
 
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
-    """A run of several days with forty problems."""
+    """Make a run of several days with forty problems."""
     return make_run(tmp_path_factory.mktemp("run") / "w", problems=40, entries=900)
 
 
@@ -121,9 +121,9 @@ def test_during_a_real_run(browser: Browser, tmp_path: Path) -> None:
                 ).to_be_visible(timeout=300_000)
                 expect(page.locator("#judges .pill[data-state=busy]")).to_be_visible(timeout=300_000)
             expect(desktop.page.locator("#problems tbody tr")).to_have_count(len(globs))
-            look(viewers, "1-started")
+            store_screenshots(viewers, "1-started")
             expect(desktop.page.locator("#recent .verdict").nth(2)).to_be_visible(timeout=600_000)
-            look(viewers, "2-growing")
+            store_screenshots(viewers, "2-growing")
             expect(desktop.page.locator("#lede")).to_contain_text("The last one ended", timeout=900_000)
         finally:
             run.terminate()
@@ -133,18 +133,18 @@ def test_during_a_real_run(browser: Browser, tmp_path: Path) -> None:
         assert verdicts >= 4
         desktop.page.locator("#problems button.open").first.click()
         expect(desktop.page.locator("#trajectory svg")).to_contain_text("fastest baseline")
-        look(viewers, "3-ended", whole=False)
+        store_screenshots(viewers, "3-ended", whole=False)
         desktop.page.keyboard.press("Escape")
-        look(viewers, "3-ended")
+        store_screenshots(viewers, "3-ended")
         for viewer in viewers.values():
-            viewer.asked_only(url)
+            viewer.check_requests(url)
 
 
-def look(viewers: dict[str, Viewer], moment: str, *, whole: bool = True) -> None:
-    """Keep a screenshot of each viewer; fail where something leaves the screen."""
+def store_screenshots(viewers: dict[str, Viewer], moment: str, *, whole: bool = True) -> None:
+    """Store a screenshot of each viewer; fail if an element exceeds the screen."""
     KEPT.mkdir(parents=True, exist_ok=True)
     for name, viewer in viewers.items():
-        viewer.fits()
+        viewer.check_screen()
         part = "" if whole else "-detail"
         viewer.page.screenshot(path=KEPT / f"{name}-{moment}{part}.png", full_page=whole)
 
@@ -175,7 +175,7 @@ def test_every_part_is_drawn_and_nothing_comes_from_elsewhere(browser: Browser, 
         expect(page.locator("#spending")).to_contain_text("dollars of the run")
         page.locator("#problems button.open").first.click()
         expect(page.locator("#detail svg")).to_contain_text("hardware's bound (SOL)")
-        viewer.asked_only(live)
+        viewer.check_requests(live)
 
 
 def test_it_grows_while_it_is_watched_and_keeps_focus_and_filters(browser: Browser, workspace: Workspace) -> None:
@@ -201,7 +201,7 @@ def test_it_grows_while_it_is_watched_and_keeps_focus_and_filters(browser: Brows
         expect(page.locator("#detail")).to_be_hidden()
         assert page.evaluate("document.activeElement.textContent") == key
         assert page.input_value("#find") == "rmsnorm"
-        viewer.asked_only(url)
+        viewer.check_requests(url)
 
 
 def digest(workspace: Workspace, key: str) -> str:
@@ -250,8 +250,8 @@ def test_text_of_agents_is_shown_as_text(browser: Browser, workspace: Workspace)
             expect(viewer.page.locator("#workers")).to_contain_text("<img src=x onerror=alert(1)>")
             expect(viewer.page.locator("#alerts")).to_contain_text("The run is paused: no space left on device")
             expect(viewer.page.locator("#judges progress")).to_have_attribute("value", "3")
-            viewer.fits()
-            viewer.asked_only(url)
+            viewer.check_screen()
+            viewer.check_requests(url)
         finally:
             for file in workspace.status.glob("*.json"):
                 file.unlink()
@@ -271,11 +271,11 @@ def test_at_every_width_in_light_and_dark_nothing_leaves_the_page(browser: Brows
     for scheme in ("light", "dark"):
         with watching(browser, live, {"width": width, "height": 900}, scheme) as viewer:
             page = viewer.page
-            viewer.fits()
+            viewer.check_screen()
             colours[scheme] = background(page)
             page.locator("#problems button.open").first.click()
             expect(page.locator("#trajectory svg")).to_be_visible()
-            viewer.fits()
+            viewer.check_screen()
             box = page.locator("#detail").evaluate("(box) => [box.scrollWidth, box.clientWidth]")
             assert box[0] <= box[1]
             assert page.evaluate(UNNAMED) == []

@@ -1,4 +1,4 @@
-"""The live page shows a workspace as it is, and reads again only what changed."""
+"""The live page shows the current state of a workspace, and reads only changed files again."""
 
 from __future__ import annotations
 
@@ -269,7 +269,7 @@ def test_submissions_wait_until_they_are_judged(tmp_path: Path) -> None:
     with site_in(tmp_path) as site, Repo(site.workspace) as repo, Index(site.workspace, branch="main") as index:
         collector = Collector(site.workspace, repo, index)
         commit = site.submit("w01", "t/one", "stub: speedup=1.5")
-        collector.collect()  # without a run in progress the branches are looked at once
+        collector.collect()  # without a run in progress, the branches are read once
         write_status(site.workspace, StartStatus(children=(), run="main"))
         second = site.submit("w02", "t/two", "stub: speedup=1.5")
         waiting = collected(collector)["waiting"]["submissions"]
@@ -282,7 +282,7 @@ def test_submissions_wait_until_they_are_judged(tmp_path: Path) -> None:
 
 
 def judged(site: Site) -> None:
-    """Judge what waits."""
+    """Judge all queued candidates."""
     (site.workspace.status / "start.json").unlink()
     ran = site.call("daemon", "--once")
     assert ran.returncode == 0, ran.stdout

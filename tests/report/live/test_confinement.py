@@ -1,4 +1,4 @@
-"""No sandbox reaches the live page: neither an agent's nor a candidate's, although both are given the token here."""
+"""Neither an agent's nor a candidate's sandbox reaches the live page, although both have the token here."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def addresses() -> set[str]:
 
 
 def attempts(served: Served) -> str:
-    """A program that opens the page by every address of this machine, with the token."""
+    """Return a program that opens the page at every address of this machine, with the token."""
     urls = [f"http://{name}:{served.access.port}/?token={served.access.token}" for name in sorted(addresses())]
     # The token's answer is a redirect that needs a cookie; any answer would be an escape.
     return CODE.format(urls=urls)
 
 
 def in_agents_sandbox(code: str, root: Path) -> str:
-    """Return what the code prints where an agent runs."""
+    """Return the output of the code in an agent's sandbox."""
     command = confinement.command_line(confinement.empty_view(root), [sys.executable, "-I", "-c", code], {})
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False).stderr
 

@@ -1,4 +1,4 @@
-"""The live page's server: nothing without the token, nothing for other sites, events that can be resumed."""
+"""The live page's server: no access without the token or from other sites, and streams that can be resumed."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ def test_the_token_is_exchanged_for_a_cookie_of_this_page_alone() -> None:
         for name in FILES[:-1]:
             assert (await served.get(access.path + name, served.cookie))[0] == 200
         assert (await served.get(access.path + "other", served.cookie))[0] == 404
-        assert (await served.get("/", served.cookie))[0] == 403, "the cookie opens the page, and not the way in"
+        assert (await served.get("/", served.cookie))[0] == 403, "the cookie opens the page only"
 
     in_loop(test)
 
 
 def test_a_request_for_another_host_is_refused() -> None:
-    """A site can let its DNS name point to this machine: then its requests carry that name."""
+    """The DNS name of a site can point to this machine; requests of its pages then have that name."""
 
     async def test(served: Served) -> None:
         access = served.access
@@ -146,7 +146,7 @@ def test_the_page_names_no_other_address_and_has_no_code_of_its_own() -> None:
 
 @pytest.fixture
 def _no_heartbeat(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing but a change wakes a stream."""
+    """Disable the heartbeat, so that only a change sends an event."""
     monkeypatch.setattr(server, "HEARTBEAT_S", 100 * DEADLINE_S)
 
 
@@ -166,7 +166,7 @@ def test_a_viewer_gets_everything_and_then_what_changes() -> None:
     in_loop(test)
 
 
-def test_a_stream_without_changes_shows_that_it_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_without_changes_sends_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "HEARTBEAT_S", 0.01)
 
     async def test(served: Served) -> None:
@@ -190,7 +190,7 @@ def test_a_viewer_that_reconnects_gets_what_it_missed() -> None:
         async with served.events(last_id) as next_event:
             served.publish(meta={"run": "other"}, problem__a={"n": 3})
             newest_id, changed = await next_event()
-            assert changed == {"meta": {"run": "other"}}, "nothing again that it has"
+            assert changed == {"meta": {"run": "other"}}, "data that the viewer has is not sent again"
         of_another_server = f"another-{newest_id.partition('-')[2]}"
         for unknown_id in ("", "0-0", of_another_server, f"{first_id.partition('-')[0]}-99999999999", "é"):
             async with served.events(unknown_id) as next_event:
@@ -264,10 +264,10 @@ def test_a_port_that_is_taken_names_the_fix() -> None:
 
 
 @pytest.mark.parametrize(
-    ("address", "says"),
+    ("address", "message"),
     [("localhost", "`localhost` is not an IP address"), ("192.0.2.1", "cannot listen at 192.0.2.1")],
 )
-def test_an_address_that_cannot_be_used_names_the_fix(address: str, says: str) -> None:
-    with pytest.raises(ConfigurationError, match=says) as error:
+def test_an_address_that_cannot_be_used_names_the_fix(address: str, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message) as error:
         listen(address, 0)
     assert "harness serve    # listens at 127.0.0.1" in (error.value.remedy or "")
