@@ -14,9 +14,8 @@ from pathlib import Path
 from tests.language.rules import ALLOWED, LONGEST_SENTENCE, QUESTION_WORDS, VAGUE_NAMES, WORD_PATTERN
 
 ROOT = Path(__file__).parents[2]
-SOURCES = ("harness", "docs", "README.md", "CONTRIBUTING.md")
-# Samples for agents are in the style of solutions, starter problems are data, and the check's own rules and planted
-# violations hold the words that it rejects.
+SOURCES = ("harness", "tests", "benchmarks", "docs", "README.md", "CONTRIBUTING.md")
+# Samples for agents are in the style of solutions, starter problems are data, and the rules quote the words they forbid.
 EXCLUDED = (
     "harness/agents/docs",
     "harness/_starter",
@@ -24,6 +23,8 @@ EXCLUDED = (
     "tests/language/rules.py",
     "tests/language/test_check.py",
 )
+WITHOUT_ARGS = tuple(ROOT / directory for directory in ("tests", "benchmarks"))
+"""Directories whose functions need no `Args`: they have no callers elsewhere."""
 _PROSE = re.compile(r"\w \w")  # a string with at least two words is a message; others are keys and identifiers
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -65,7 +66,8 @@ def _of_python(path: Path, source: str) -> Iterator[Violation]:
             if name.strip("_") in VAGUE_NAMES and name not in ALLOWED:
                 yield Violation(path, line, "vague name", name)
     yield from _of_strings(path, tree, docstrings)
-    yield from _missing_args(path, tree)
+    if not any(directory in path.resolve().parents for directory in WITHOUT_ARGS):
+        yield from _missing_args(path, tree)
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
             yield from _of_words(path, token.start[0], token.string)
@@ -134,14 +136,14 @@ def _without_code(text: str) -> str:
 
 
 def files(paths: list[Path]) -> list[Path]:
-    """Return the Python and Markdown files of files and directories, without those in `EXCLUDED`."""
+    """Return the Python and Markdown files of files and directories, without the excluded ones."""
     listed = [
         file
         for path in paths
         for file in (sorted([*path.rglob("*.py"), *path.rglob("*.md")]) if path.is_dir() else [path])
     ]
     excluded = [ROOT / directory for directory in EXCLUDED]
-    return [file for file in listed if not any(file.resolve().is_relative_to(path) for path in excluded)]
+    return [file for file in listed if not {file.resolve(), *file.resolve().parents}.intersection(excluded)]
 
 
 def main() -> int:

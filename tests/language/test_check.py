@@ -57,11 +57,19 @@ def test_code_in_documents_is_not_checked(tmp_path: Path) -> None:
     assert [(violation.line, violation.rule) for violation in violations(page)] == [(7, "word `says`")]
 
 
-def test_the_package_and_the_documentation_follow_the_rules() -> None:
-    of_package = [
+def test_the_repository_follows_the_rules() -> None:
+    all_violations = [
         str(violation) for file in files([ROOT / source for source in SOURCES]) for violation in violations(file)
     ]
-    assert of_package == []
+    assert all_violations == []
+
+
+def test_functions_of_tests_need_no_args(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tmp_path / "module.py"
+    source.write_text('def f(a, b):\n    """Return the sum."""\n')
+    assert [violation.rule for violation in violations(source)] == ["public function without Args"]
+    monkeypatch.setattr("tests.language.check.WITHOUT_ARGS", (tmp_path,))
+    assert violations(source) == []
 
 
 def test_at_most_twenty_terms_are_excepted_each_with_a_reason() -> None:
