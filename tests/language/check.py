@@ -15,7 +15,7 @@ from tests.language.rules import ALLOWED, LONGEST_SENTENCE, QUESTION_WORDS, VAGU
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ("harness", "tests", "benchmarks", "docs", "README.md", "CONTRIBUTING.md")
-# Samples for agents are in the style of solutions, starter problems are data, and the rules quote the words they forbid.
+# Samples for agents are in the style of solutions, starter problems are data, and the rules contain what they forbid.
 EXCLUDED = (
     "harness/agents/docs",
     "harness/_starter",
