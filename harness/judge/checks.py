@@ -13,7 +13,7 @@ from harness.judge.input_data import stress_inputs
 from harness.judge.input_data.inputs import InputSource
 from harness.judge.precision import Truth, find_truth
 from harness.judge.reference import InvalidReferenceError, Reference, Value, torch_dtype
-from harness.judge.round_outcomes import CheckOutcome, ForEachSet, Views
+from harness.judge.round_outcomes import CheckOutcome
 from harness.model.problem import Definition, Problem, Tolerance, Workload
 from harness.model.verdict import Verdict
 
@@ -23,6 +23,10 @@ _FLOAT64_CHECK_INTERVAL = 128
 in `_FLOAT64_CHECK_INTERVAL` later calls. All others are compared with the reference."""
 _ERROR_SPREAD = 1.5
 """Factor by which the error of an honest implementation may differ between two draws of the inputs."""
+Views = Mapping[str, torch.Tensor]
+"""Inputs of one set by name, which are written in place."""
+ForEachSet = Callable[[Callable[[int], None], Sequence[int]], object]
+"""Calls a function for each of several set numbers, possibly in parallel threads."""
 TruthSearch = Callable[[Reference, Sequence[Value], Mapping[str, torch.Tensor]], Truth | str]
 StressTolerances = Callable[
     [str, Tolerance, Mapping[str, torch.Tensor], Callable[[], Mapping[str, float]]], Mapping[str, Tolerance] | None
@@ -51,7 +55,7 @@ def stress_tolerances(
 
 @dataclass(frozen=True)
 class WorkloadSets:
-    """Writes inputs of one workload; implements `harness.judge.round_outcomes.InputSets`."""
+    """Writes inputs of one workload, never the same twice."""
 
     problem: Problem
     source: InputSource

@@ -16,11 +16,12 @@ from dataclasses import dataclass, field
 import torch
 
 from harness.judge.baseline.slowdown import slowed_by
+from harness.judge.checks import WorkloadCheck, WorkloadSets
 from harness.judge.clock import calls_for, disturbed, per_call_ns
 from harness.judge.devices.interface import Calibration, Memory, T
 from harness.judge.placement_error import placement_error
 from harness.judge.reference import Value
-from harness.judge.round_outcomes import BaselineFailed, Checker, CheckOutcome, InputSets, Tally, TimedBlocks
+from harness.judge.round_outcomes import BaselineFailed, CheckOutcome, Tally, TimedBlocks
 from harness.judge.runners import RunnerFailed
 from harness.judge.sides import Side
 from harness.judge.timing import Block, Race, TimedSide, counted_blocks, run_block, stopping_half_width
@@ -71,8 +72,8 @@ class Rounds:
     """One workload with its candidate and its baseline."""
 
     memory: Memory
-    sets: InputSets
-    checker: Checker
+    sets: WorkloadSets
+    checker: WorkloadCheck
     baseline: Side
     candidate: Side
     deadline: float

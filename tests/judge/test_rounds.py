@@ -9,8 +9,9 @@ from unittest.mock import create_autospec
 
 import pytest
 
+from harness.judge.checks import WorkloadCheck, WorkloadSets
 from harness.judge.devices.interface import Batch, Calibration, Device, Memory
-from harness.judge.round_outcomes import Checker, CheckOutcome, InputSets
+from harness.judge.round_outcomes import CheckOutcome
 from harness.judge.rounds import Rounds
 from harness.judge.runners import Runner, RunnerFailed
 from harness.judge.sides import Side
@@ -46,9 +47,9 @@ class Machine:
             return Batch(len(slots) * self.alone_ns, len(slots) * self.alone_ns, next(self.disturbed_ns))
 
         device.batch.side_effect = batch
-        checker = create_autospec(Checker, instance=True)
+        checker = create_autospec(WorkloadCheck, instance=True)
         checker.check.return_value = CheckOutcome(Verdict.PASSED, None, 0.0, 0.0, 1.0)
-        memory, sets = create_autospec(Memory, instance=True), create_autospec(InputSets, instance=True)
+        memory, sets = create_autospec(Memory, instance=True), create_autospec(WorkloadSets, instance=True)
         memory.capacity = 64
         device.untried.return_value = 0
         device.trust.return_value = Trust.BOUNDED
