@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.ledger.ledger import Ledger
 from harness.model.entry import Candidate, EntryDraft
 from harness.model.interval import summarise, workload_interval
 from harness.model.judging import JUDGE_PROTOCOL, Cost, DeviceRecord, EnvironmentRecord, Summary, WorkloadResult
@@ -186,3 +187,9 @@ def draft(
         summary=summarise(workloads),
         cost=Cost(build_s=0.5, judge_s=2.5),
     )
+
+
+def fill(ledger: Ledger, count: int = 3) -> None:
+    """Append evaluations of distinct trees."""
+    for number in range(count):
+        ledger.append(draft(tree=f"{number:040x}"))
