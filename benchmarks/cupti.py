@@ -52,7 +52,7 @@ def agreement(calls: int = 32) -> Iterator[Row]:
     torch.zeros(1, device="cuda")
     with tempfile.TemporaryDirectory() as scratch:
         trusted = TrustedKernels(trusted_cubin(Path(scratch)))
-        overhead_us = event_overhead_us(trusted, trusted.short_kernel_us())
+        overhead_us = event_overhead_us(trusted, trusted.short_kernels_us())
         self_timed_us = trusted.pair_overhead_us()
         sys.stdout.write(f"overhead of events: {overhead_us:.2f} us, by a self-timed kernel {self_timed_us:.2f} us\n")
         for file in sorted(PROBLEMS.glob("*/*/solutions/h200/solution.yaml")):

@@ -84,7 +84,7 @@ class Bench:
         self.calls = calls
         cubin, _ = compile_cuda(Path(nvrtc.__file__).with_name("trusted.cu"), list(TRUSTED_KERNELS), [])
         self.trusted = TrustedKernels(cubin)
-        self.overhead_us = event_overhead_us(self.trusted, self.trusted.short_kernel_us())
+        self.overhead_us = event_overhead_us(self.trusted, self.trusted.short_kernels_us())
 
     def time(self, call: Callable[[], object]) -> float:
         """Return the median microseconds of a call after two warm-up calls; long calls are repeated less often."""

@@ -70,8 +70,12 @@ def _serve(arguments: argparse.Namespace) -> None:
     def check(request: CheckRequest) -> None:
         _send(check_solution(request, device, cache_dir=arguments.cache, sandbox=arguments.sandbox))
 
+    def check_between_batches(request: CheckRequest) -> None:
+        check(request)
+        device.after_check()
+
     try:
-        checks = WaitingChecks(check, inbox.next_check)
+        checks = WaitingChecks(check_between_batches, inbox.next_check)
         judge = Judge(device, cache_dir=arguments.cache, sandbox=arguments.sandbox, checks=checks)
     except BaseException:
         device.close()

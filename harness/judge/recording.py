@@ -183,7 +183,7 @@ def record(side: Side, workloads: Iterable[RecordableWorkload], call_limit_s: Ca
     bounded_us: dict[str, float] = {}
     cubins: list[bytes] = []
     for recordable in workloads:
-        side.prepare(recordable.workload, recordable.layout, recordable.memory.capacity)
+        side.prepare(recordable.workload, recordable.layout, 1)
         calls, times_ns = [], []
         for number in range(CALLS):
             placement, call_ns = _checked_call(side, recordable, call_limit_s(side.first_call_s))

@@ -141,6 +141,11 @@ class Runner:
         """Return the path of a file of the stage, as the process in the sandbox sees it."""
         return f"{STAGE}/{path.relative_to(self.stage)}" if self.plan.sandbox == "bubblewrap" else str(path)
 
+    @property
+    def is_warm(self) -> bool:
+        """True if the runner can load a solution at once."""
+        return self._is_warm or (not self.plan.warms and self._processes is not None)
+
     def has_imported(self) -> bool:
         """Return true if the first part of the start has ended, in success or failure."""
         return self._processes is not None or self.channel.has_message()
@@ -333,8 +338,12 @@ class Runner:
         exceptions = [line for line in lines if _EXCEPTION.match(line)]
         return _printable((exceptions or lines or [""])[-1])
 
+    def begin_kill(self) -> None:
+        """Kill the process and every process that it started without waiting for their end; `kill` does the rest."""
+        self._process.begin_kill()
+
     def kill(self) -> None:
-        """Kill the process and every process that it started, and remove its files."""
+        """Kill the process and every process that it started, wait for their end, and remove its files."""
         self._process.kill()
         if self._processes is not None:
             self._processes.close()
@@ -363,8 +372,16 @@ class Standby:
         for runner in self._ready:
             if runner.has_imported():
                 runner.begin_warming()
+        self.refill()
+
+    def refill(self) -> None:
+        """Start the missing runners."""
         while len(self._ready) < self._ahead:
             self._ready.append(self._make())
+
+    def has_warm_runner(self) -> bool:
+        """Return true if a runner can load a solution at once."""
+        return any(runner.is_warm for runner in self._ready)
 
     def take(self) -> Runner:
         """Return a fresh runner that can load a solution."""

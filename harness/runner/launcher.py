@@ -167,19 +167,25 @@ class TrustedKernels:
         return statistics.median(overheads_us)
 
     def short_kernel_us(self) -> float:
-        """Return the mean time between events around short kernels of this process, in microseconds.
+        """Return the mean of `short_kernels_us`.
 
-        Half of the kernels read 1 MiB, half write 1 MiB. The time between events around the same kernel differs by up
-        to 0.3 us between processes, independently of the kernel's duration. Short kernels show this offset
-        (docs/clock.md).
+        The time between events around the same kernel differs by up to 0.3 us between processes, independently of the
+        kernel's duration. Short kernels show this offset (docs/clock.md).
+        """
+        return statistics.fmean(self.short_kernels_us())
+
+    def short_kernels_us(self) -> list[float]:
+        """Return the median time between events around each of the short kernels, in microseconds.
+
+        The first half of the kernels read 1 MiB, the second half write 1 MiB.
         """
         buffer = torch.zeros(_SHORT_PLACES * 2 * _SHORT_BYTES, dtype=torch.uint8, device="cuda")
         addresses = [buffer.data_ptr() + place * 2 * _SHORT_BYTES for place in range(_SHORT_PLACES)]
         kernels = [self.read(address, _SHORT_BYTES) for address in addresses]
         kernels += [self.fill(address, _SHORT_BYTES, 0) for address in addresses]
-        return statistics.fmean(
+        return [
             statistics.median(self._readings_us([kernel])[0] for _ in range(self.SHORT_REPEATS)) for kernel in kernels
-        )
+        ]
 
     def _readings_us(self, kernels: Sequence[PreparedLaunch]) -> list[float]:
         """Return the microseconds between events around each kernel, with L2 displaced before each.

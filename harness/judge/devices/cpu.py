@@ -202,6 +202,9 @@ class CpuDevice:
         """Wait until the standby runner has started."""
         self._standby.settle()
 
+    def after_check(self) -> None:
+        """Do nothing: a start would disturb the evaluation, and a runner without torch starts at once."""
+
     def reserve(self, problem: Problem, layouts: Sequence[Layout]) -> bool:
         """Enlarge the memory if one set of a workload does not fit; see `Device.reserve`.
 

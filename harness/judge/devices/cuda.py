@@ -30,8 +30,9 @@ from harness.judge.correctness import Summed
 from harness.judge.devices.cuda_conduct import Conduct
 from harness.judge.devices.cuda_cycle import Cycle, Line
 from harness.judge.devices.cuda_environment import device_nodes, runner_environment
-from harness.judge.devices.cuda_memory import CudaMemory, DeviceBatchedCopy, DeviceComparison
+from harness.judge.devices.cuda_memory import CudaMemory, DeviceBatchedCopy, DeviceComparison, fitting_sets
 from harness.judge.devices.cuda_placements import PlacementPool
+from harness.judge.devices.cuda_runners import CudaRunners
 from harness.judge.devices.cuda_sealed import SealedClock
 from harness.judge.devices.cuda_start import calibration_layout, reserve_memory
 from harness.judge.devices.cuda_statistics import bounded_process_error, held_calls, middle_mean, process_offset_ns
@@ -43,7 +44,7 @@ from harness.judge.devices.nvml import Nvml, Sample
 from harness.judge.devices.processors import TimingCores
 from harness.judge.input_data.layout import Layout
 from harness.judge.isolation.resource_limits import GIB, SandboxLimits
-from harness.judge.runners import NoRoom, Runner, RunnerFailed, RunnerPlan, Standby
+from harness.judge.runners import NoRoom, Runner, RunnerFailed, RunnerPlan
 from harness.judge.shared_memory import Region
 from harness.model.config import SandboxKind
 from harness.model.judging import DeviceRecord
@@ -58,13 +59,11 @@ from harness.runner.launcher import TrustedKernels
 from harness.sol.hardware import target_name
 from harness.workspace import timing_lock
 
-_SETS_BYTES = 2 * GIB
-"""Inputs and outputs of one batch together, unless one set alone is larger."""
 _WINDOW_BYTES = 32 * GIB
 """Device addresses that a runner reserves; physical memory is mapped there for each workload."""
 _SCALAR_BYTES = 1 << 20
-_STANDBY_RUNNERS = 4
-"""Runners that are started in advance: a start takes seconds, and a candidate that fails needs another runner."""
+_SAMPLE_AGE_S = 0.02
+"""A sample of the device's state counts for batches that end up to this time after it: a batch takes about 5 ms."""
 _BOUNDED = Calibration(0.0, 0.0, batch_ns=6_000_000, most_calls=10, separate_calls=True, work_outlasts_stop=True)
 _PROBE_CYCLES = 40_000
 _BUSY_NS = 400_000
@@ -73,7 +72,6 @@ _IDLE_WITHIN_S = 0.2
 _CALIBRATIONS = 12
 """Batches of empty calls; the first is not counted."""
 _LOAD_S = 120.0
-_INDUCTOR = "/inductor"
 
 
 def open_cuda(ordinal: int, *, cache: Path, sandbox: SandboxKind) -> CudaDevice:
@@ -121,9 +119,9 @@ class CudaDevice:
         self.copy_all: CopyAll | None = DeviceBatchedCopy(self._trusted)
         self._cores = TimingCores(frozenset(os.sched_getaffinity(0)), nvml.processors_of_gpus(), nvml.index)
         self._scratch = Path(tempfile.mkdtemp(prefix="kernel-harness-judge-"))
-        self._inductor = cache / "inductor-cuda"
-        self._inductor.mkdir(parents=True, exist_ok=True)
-        self._plan = RunnerPlan(
+        inductor = cache / "inductor-cuda"
+        inductor.mkdir(parents=True, exist_ok=True)
+        plan = RunnerPlan(
             sandbox=sandbox,
             limits=SandboxLimits(cpus=self._cores.of_runners, address_space_bytes=None, memory_bytes=32 * GIB),
             scratch=self._scratch,
@@ -132,8 +130,7 @@ class CudaDevice:
             warms=True,
             imports_apart=self._cores.are_apart,
         )
-        self._standby = Standby(lambda: Runner(self._plan), ahead=_STANDBY_RUNNERS)
-        self._trusted_standby = Standby(self._start_trusted)
+        self._runners = CudaRunners(plan, inductor)
         self._scalars = Region(_SCALAR_BYTES, sealed=True)
         self._lines: dict[int, Line] = {}
         self._trusted_runners: set[int] = set()
@@ -145,10 +142,10 @@ class CudaDevice:
         self._cycle = Cycle(self._trusted, self._probe)
         self._min_overhead_ns = math.inf
         self.calibration = _BOUNDED
-        short_kernel_us = self._trusted.short_kernel_us()
-        self._short_kernel_ns = short_kernel_us * 1e3
+        short_kernels_us = self._trusted.short_kernels_us()
+        self._short_kernel_ns = statistics.fmean(short_kernels_us) * 1e3
         self._calibrated_at = 0.0
-        self.sealed = SealedClock(self, event_overhead_us(self._trusted, short_kernel_us) * 1e3)
+        self.sealed = SealedClock(self, event_overhead_us(self._trusted, short_kernels_us) * 1e3)
         self.recalibrate()
 
     def clock(self, *, sealed: bool) -> Device:
@@ -186,23 +183,10 @@ class CudaDevice:
             needs_torch: not used.
         """
         del needs_torch
-        if not trusted:
-            return self._standby.take()
-        runner = self._trusted_standby.take()
-        self._trusted_runners.add(id(runner))
+        runner = self._runners.take(trusted=trusted)
+        if trusted:
+            self._trusted_runners.add(id(runner))
         return runner
-
-    def _start_trusted(self) -> Runner:
-        """Start a runner for the reference, with a compiler cache that no candidate can write."""
-        confined = self._plan.sandbox == "bubblewrap"
-        inside = _INDUCTOR if confined else str(self._inductor)
-        env = {
-            **self._plan.env,
-            "TORCHINDUCTOR_CACHE_DIR": inside,
-            "TRITON_CACHE_DIR": f"{inside}/triton",
-            "FLASHINFER_WORKSPACE_BASE": inside,  # its compiled kernels
-        }
-        return Runner(replace(self._plan, env=env), writable={self._inductor: inside} if confined else None)
 
     def all_processors(self) -> AbstractContextManager[None]:
         """Return a context without effect: the judge's own work is on the device."""
@@ -228,14 +212,16 @@ class CudaDevice:
             HostFaultError: MPS is active.
         """
         require_no_mps()
-        self._standby.start()
-        self._trusted_standby.start()
+        self._runners.start()
 
     def settle(self) -> None:
-        """Wait until the standby runners have started, because the creation of a context disturbs the device."""
-        self._standby.settle()
-        self._trusted_standby.settle()
+        """Wait until no runner creates or destroys a context, which disturbs the device."""
+        self._runners.settle()
         self._cores.stay_awake()
+
+    def after_check(self) -> None:
+        """Start runners in place of those that checks took."""
+        self._runners.replace_checked()
 
     def reserve(self, problem: Problem, layouts: Sequence[Layout]) -> bool:
         """Return false: memory is allocated for each workload.
@@ -293,17 +279,17 @@ class CudaDevice:
         Args:
             runner: a connected runner.
             layout: the workload's inputs and outputs.
-            slots: not used.
+            slots: number of sets that the judge uses at a time; with 1 the runner has few placements.
 
         Raises:
             NoRoom: the device does not have enough memory.
         """
-        del slots
         line = self._lines[id(runner)]
         line.drop_memory()
+        self._runners.wait_for_ends()
         line.conduct, line.has_served = Conduct(self._probe_ns), False
         try:
-            line.placements = self._pool.take(layout)
+            line.placements = self._pool.take(layout, timed=slots > 1 or fitting_sets(layout) == 1)
         except (CudaError, torch.OutOfMemoryError) as error:
             raise NoRoom(error) from None
         return {"slots": line.placements.count, "placement_bytes": line.placements.bytes}, line.placements.export()
@@ -332,8 +318,7 @@ class CudaDevice:
             layout: the workload's inputs and outputs.
             max_sets: largest number of sets.
         """
-        fitting_sets = _SETS_BYTES // (layout.input_stride + layout.output_stride)
-        return CudaMemory(layout, max(1, min(max_sets, fitting_sets)), self._scalars)
+        return CudaMemory(layout, min(max_sets, fitting_sets(layout)), self._scalars)
 
     def batch(self, runner: Runner, memory: Memory, slots: Sequence[int], within_s: float) -> Batch:
         """Time calls by the judge's clock; some are held, and only the others count.
@@ -386,6 +371,7 @@ class CudaDevice:
         line = self._lines[id(runner)]
         assert line.placements is not None  # noqa: S101 - the side was prepared
         identity, placements = secrets.randbits(62), line.placements.draw(count)
+        self._runners.wait_for_ends()
         with self._cores.pinned(line, runner.processes.pin_main_thread):
             runner.processes.resume()
             try:
@@ -400,7 +386,7 @@ class CudaDevice:
             if done.call != identity:
                 raise RunnerFailed(Verdict.REWARD_HACK, "forged an answer: it is not the answer to this call")
             runner.stop()
-        before, self._sample = self._sample, self._nvml.sample()
+        before, self._sample = self._sample, self._nvml.sample(_SAMPLE_AGE_S)
         self._check_after_batch(line, memory, readings)
         disturbed = self._disturbed(before, self._sample)
         counted = [reading for reading in readings[1:] if not reading.was_held] or readings[:1]
@@ -449,7 +435,7 @@ class CudaDevice:
     def forget(self, runner: Runner) -> None:
         """End a runner, and with it its mappings, and release its memory."""
         self._cores.allow_sleep()
-        runner.kill()
+        self._runners.end(runner)
         line = self._lines.pop(id(runner), None)
         if line is not None:
             line.drop_memory()
@@ -463,13 +449,13 @@ class CudaDevice:
         subtracted. A shared host can be slow for a while, by a factor of up to two; this must not increase the overhead
         that is subtracted from later calls.
         """
-        runner = self._standby.take()
+        runner = self._runners.take(trusted=False)
         self._trusted_runners.add(id(runner))
         try:
             fields, descriptors = self.grant(runner)
             runner.ask({"op": "load", "language": "known", **fields}, wire.Code.LOADED, _LOAD_S, descriptors)
             layout = calibration_layout(3, 64)
-            placement_fields, descriptors = self.place(runner, layout, 1)
+            placement_fields, descriptors = self.place(runner, layout, _BOUNDED.most_calls)
             runner.ask({**layout.message(1, ""), **placement_fields}, wire.Code.READY, _LOAD_S, descriptors)
             memory = self.memory(layout)
             batches = [self.batch(runner, memory, range(memory.capacity), _LOAD_S) for _ in range(_CALIBRATIONS)]
@@ -504,10 +490,9 @@ class CudaDevice:
         return Trust.LAUNCH_BOUND if latency_ns < bound else Trust.BOUNDED
 
     def close(self) -> None:
-        """End the standby runners and release memory, files and the lock."""
+        """End the waiting runners and release memory, files and the lock."""
         self._cores.allow_sleep()
-        self._standby.close()
-        self._trusted_standby.close()
+        self._runners.close()
         self._pool.close()
         self._scalars.close()
         self._nvml.close()

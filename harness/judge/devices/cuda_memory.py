@@ -16,12 +16,15 @@ import torch
 from harness.judge.batched_copy import Piece
 from harness.judge.correctness import Sums, least_scale
 from harness.judge.input_data.layout import Field, Layout
+from harness.judge.isolation.resource_limits import GIB
 from harness.judge.reference import Value
 from harness.judge.runners import Runner
 from harness.judge.shared_memory import Region
 from harness.model.problem import Tolerance
 from harness.runner.launcher import TrustedKernels
 
+_SETS_BYTES = 2 * GIB
+"""Inputs and outputs of one batch together, unless one set alone is larger."""
 POSITIONS, WORD = 256, 8
 """Number and bytes of the words of a call's outputs that are read when the runner answers."""
 _FLOAT_POISON, _OTHER_POISON = 0xFF, 0xA5  # all bits set is NaN in every float format of a definition
@@ -35,6 +38,11 @@ _SUMS = struct.Struct("ddffII")
 """`Sums` in trusted.cu."""
 _PIECE = struct.Struct("QQQfi")
 """`Piece` in trusted.cu: source, target, bytes or elements, factor, kind."""
+
+
+def fitting_sets(layout: Layout) -> int:
+    """Return the largest number of a workload's sets in one batch, at least 1."""
+    return max(1, _SETS_BYTES // (layout.input_stride + layout.output_stride))
 
 
 class CudaMemory:

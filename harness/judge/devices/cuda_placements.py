@@ -22,6 +22,8 @@ _MAX_PLACEMENTS, _MIN_PLACEMENTS = 64, 4
 _BUDGET_BYTES, _BUDGET_SHARE = 4 * GIB, 8
 """Limits of all placements of a runner together: bytes, and 1 / this share of the free memory."""
 _SIDES = 2
+_SINGLE_CALL_PLACEMENTS = 4
+"""Placements of a runner whose calls are not timed in batches, for example during a recording."""
 _LARGE_SHARE = 8
 """Sets of any size have at least `_MIN_PLACEMENTS` placements, if 1 / this share of the free memory suffices."""
 
@@ -49,22 +51,24 @@ class PlacementPool:
         self._spare: list[PhysicalMemory] = []
         self._count = 0
 
-    def take(self, layout: Layout) -> Placements:
+    def take(self, layout: Layout, *, timed: bool = True) -> Placements:
         """Return placements for one side of a workload; the remaining memory is for the next side of the same size.
+
+        Args:
+            layout: the workload's inputs and outputs.
+            timed: false for a runner that needs few placements; it affects no other runner's memory.
 
         Raises:
             CudaError: the device does not have enough memory.
         """
         size = -(-(layout.input_stride + layout.output_stride) // self._unit) * self._unit
+        if not timed:
+            count = min(_SINGLE_CALL_PLACEMENTS, placement_count(size, torch.cuda.mem_get_info()[0]))
+            return Placements(layout, allocate(size, count))
         if not self._spare or self._spare[0].bytes != size:
             self.close()
             self._count = placement_count(size, torch.cuda.mem_get_info()[0])
-            try:
-                for _ in range(_SIDES * self._count):
-                    self._spare.append(PhysicalMemory.create(size))
-            except CudaError:
-                self.close()
-                raise
+            self._spare = allocate(size, _SIDES * self._count)
             secrets.SystemRandom().shuffle(self._spare)
         memory, self._spare = self._spare[: self._count], self._spare[self._count :]
         return Placements(layout, memory)
@@ -73,6 +77,26 @@ class PlacementPool:
         """Release the memory that no side has taken. Only the judge's process has had access to it."""
         while self._spare:
             self._spare.pop().close()
+
+
+def allocate(size: int, count: int) -> list[PhysicalMemory]:
+    """Allocate physical memory, all or none.
+
+    Args:
+        size: bytes of each allocation.
+        count: number of allocations.
+
+    Raises:
+        CudaError: the device does not have enough memory.
+    """
+    memory: list[PhysicalMemory] = []
+    try:
+        memory.extend(PhysicalMemory.create(size) for _ in range(count))
+    except CudaError:
+        for physical in memory:
+            physical.close()
+        raise
+    return memory
 
 
 class Placements:

@@ -69,6 +69,7 @@ class SealedClock:
         self.record, self.runner, self.forget = device.record, device.runner, device.forget
         self.all_processors, self.timing, self.map_slots = device.all_processors, device.timing, device.map_slots
         self.start_standby, self.settle, self.reserve = device.start_standby, device.settle, device.reserve
+        self.after_check = device.after_check
         self.loaded, self.place = device.loaded, device.place
         self.untried, self.conclude, self.temporary_memory = device.untried, device.conclude, device.temporary_memory
         self.recalibrate, self.clock, self.close = device.recalibrate, device.clock, device.close

@@ -149,7 +149,10 @@ class Device(Protocol):
         """Start the next runner in advance; call this while nothing is timed."""
 
     def settle(self) -> None:
-        """Wait until no runner of this judge is starting."""
+        """Wait until no runner of this judge is starting or ending."""
+
+    def after_check(self) -> None:
+        """Prepare for the next check, after the answer to one between two batches of an evaluation."""
 
     def reserve(self, problem: Problem, layouts: Sequence[Layout]) -> bool:
         """Allocate memory for at least one set of inputs and outputs of each workload.

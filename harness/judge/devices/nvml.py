@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,8 @@ class Nvml:
         self.index = int(pynvml.nvmlDeviceGetIndex(self._handle))
         """Number among all GPUs of this host, independent of CUDA_VISIBLE_DEVICES."""
         self._own_by_pid: dict[int, bool] = {}
+        self._sample: Sample | None = None
+        self._sampled_at = 0.0
 
     def processors_of_gpus(self) -> list[frozenset[int]]:
         """Return for each GPU of this host the processors on its NUMA node; an empty set if the driver reports none."""
@@ -81,8 +84,17 @@ class Nvml:
             near.append(frozenset(number for number in range(bits.bit_length()) if bits >> number & 1))
         return near
 
-    def sample(self) -> Sample:
-        """Return the current state of the GPU; takes about 0.1 ms."""
+    def sample(self, max_age_s: float = 0.0) -> Sample:
+        """Return the state of the GPU; a new sample takes 0.1 to 0.8 ms.
+
+        Args:
+            max_age_s: the last sample is returned again if it is not older than this.
+        """
+        if self._sample is None or time.monotonic() - self._sampled_at > max_age_s:
+            self._sample, self._sampled_at = self._new_sample(), time.monotonic()
+        return self._sample
+
+    def _new_sample(self) -> Sample:
         nvml = self._nvml
         reasons = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(self._handle)
         other_processes = 0

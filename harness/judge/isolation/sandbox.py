@@ -168,7 +168,8 @@ class Sandboxed:
     groups: tuple[Path, ...]
     oom_kills_before: int
     """This machine's count of out-of-memory kills when the sandbox was started."""
-    _killed: bool = False
+    _is_killed: bool = False
+    _has_ended: bool = False
 
     def was_killed_for_others(self) -> bool:
         """Return true if the kernel may have killed a process of the sandbox because this machine was out of memory.
@@ -177,16 +178,23 @@ class Sandboxed:
         """
         return reached_memory_limit(self.groups) is False and oom_kills() > self.oom_kills_before
 
-    def kill(self) -> None:
-        """Kill every process of the sandbox (without bubblewrap, of its session) and wait until they have ended."""
-        if self._killed:
+    def begin_kill(self) -> None:
+        """Kill every process of the sandbox (without bubblewrap, of its session) without waiting for their end."""
+        if self._is_killed:
             return
-        self._killed = True
+        self._is_killed = True
         with contextlib.suppress(ProcessLookupError):
             if self.kind == "none":
                 os.killpg(self.first, signal.SIGKILL)
             else:
                 signal.pidfd_send_signal(self.first_fd, signal.SIGKILL)  # the kernel kills all others with pid 1
+
+    def kill(self) -> None:
+        """Kill every process of the sandbox (without bubblewrap, of its session) and wait until they have ended."""
+        if self._has_ended:
+            return
+        self.begin_kill()
+        self._has_ended = True
         ended = select.poll()
         ended.register(self.first_fd, select.POLLIN)
         ended.poll(_START_S * 1e3)

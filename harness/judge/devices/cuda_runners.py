@@ -1,0 +1,84 @@
+"""Runners of a CUDA device: those that wait for a solution, and those that have been killed and have not ended yet."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from harness.judge.runners import Runner, RunnerPlan, Standby
+
+_AHEAD, _TRUSTED_AHEAD = 6, 3
+"""Runners that are started in advance, for candidates and for references. An evaluation takes two and one of them. A
+start takes longer than a short evaluation (2.6 s of imports, then 1.3 s on the device, which must not overlap with a
+timing), so there is a set for this evaluation, one that warms up for the next, and one that imports."""
+_INDUCTOR = "/inductor"
+
+
+class CudaRunners:
+    """Supplies new runners, and ends runners.
+
+    Args:
+        plan: configuration of the runners.
+        inductor: directory of compiled code of references, which no candidate can write.
+    """
+
+    def __init__(self, plan: RunnerPlan, inductor: Path) -> None:
+        self._plan, self._inductor = plan, inductor
+        self._standby = Standby(lambda: Runner(plan), ahead=_AHEAD)
+        self._trusted_standby = Standby(self._start_trusted, ahead=_TRUSTED_AHEAD)
+        self._ending: list[Runner] = []
+
+    def _start_trusted(self) -> Runner:
+        """Start a runner for the reference, with a compiler cache that no candidate can write."""
+        confined = self._plan.sandbox == "bubblewrap"
+        inside = _INDUCTOR if confined else str(self._inductor)
+        env = {
+            **self._plan.env,
+            "TORCHINDUCTOR_CACHE_DIR": inside,
+            "TRITON_CACHE_DIR": f"{inside}/triton",
+            "FLASHINFER_WORKSPACE_BASE": inside,  # its compiled kernels
+        }
+        return Runner(replace(self._plan, env=env), writable={self._inductor: inside} if confined else None)
+
+    def take(self, *, trusted: bool) -> Runner:
+        """Return a new runner that can load a solution.
+
+        Args:
+            trusted: return a runner for the reference, which has a compiler cache.
+        """
+        return (self._trusted_standby if trusted else self._standby).take()
+
+    def start(self) -> None:
+        """Start the next runners in advance, and warm up those that have imported. Not allowed during a timing."""
+        self._standby.start()
+        self._trusted_standby.start()
+
+    def replace_checked(self) -> None:
+        """Start runners in place of those that checks took. If none is left that is warm, wait for the next one."""
+        if self._standby.has_warm_runner():
+            self._standby.refill()
+        else:
+            self._standby.start()
+        self._standby.settle()
+
+    def settle(self) -> None:
+        """Wait until no start of a runner can disturb a timing, and until killed runners have ended."""
+        self._standby.settle()
+        self._trusted_standby.settle()
+        self.wait_for_ends()
+
+    def end(self, runner: Runner) -> None:
+        """Kill a runner without waiting for its end: the driver needs 80 ms to remove its context."""
+        runner.begin_kill()
+        self._ending.append(runner)
+
+    def wait_for_ends(self) -> None:
+        """Wait until killed runners have ended, because their ends disturb timings and release device memory."""
+        while self._ending:
+            self._ending.pop().kill()
+
+    def close(self) -> None:
+        """End all runners that were not taken, and wait until all killed runners have ended."""
+        self._standby.close()
+        self._trusted_standby.close()
+        self.wait_for_ends()
