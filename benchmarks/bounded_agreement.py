@@ -1,29 +1,39 @@
-"""Compare bounded latencies of a kernel that is launched from C++ with the time from its launch call to its end.
+"""Compare bounded latencies of a kernel that is launched from C++ with CUPTI, for the same calls.
 
     python -m benchmarks.bounded_agreement
 
-The judge times a CUDA C++ extension that launches one kernel, in a sandboxed process. This process launches the same
-kernel on inputs of the same size, with other data in L2. Torch's profiler, which reads CUPTI, reports the start of the
-launch call and the end of the kernel. The sizes give latencies of 50 us and more.
+The judge runs in this process, without a sandbox for the candidate. The candidate calls a CUDA C++ extension that
+launches one kernel, and traces its own first calls with torch's profiler, which reads CUPTI. For each call that counts,
+the judge's reading is compared with the time from the launch call to the end of the kernel. The trace makes launches a
+few microseconds longer, in both.
 """
 
 from __future__ import annotations
 
+import bisect
+import json
 import os
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
-import cupy
-import torch
 import yaml
 from tabulate import tabulate
-from torch.autograd import DeviceType  # type: ignore[attr-defined] # documented, and not exported by its stub
 
-from benchmarks.gpu import evaluate, problem
-from harness.workspace.blocking_judge import JudgeProcess, judge_process
+from benchmarks.gpu import problem
+from harness.formats.problems import load_problem
+from harness.formats.solutions import load_solution
+from harness.judge.build.cuda_builder import architecture
+from harness.judge.build.extension_builder import build_extension
+from harness.judge.devices.cuda_cycle import Cycle
+from harness.judge.devices.interface import Reading
+from harness.judge.devices.opening import open_device
+from harness.judge.judge import Judge
+from harness.model.judging import JudgeRequest
 
 ROWS = (8_192, 16_384, 32_768, 65_536)
 KERNEL = """
@@ -64,65 +74,128 @@ void launch(tvm::ffi::TensorView x, tvm::ffi::TensorView w, tvm::ffi::TensorView
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, launch)
 """
 )
-_CALLS = 60
-_DISPLACED_BYTES = 256 << 20
+_CALLS, _SKIPPED = 80, 30
+"""Traced calls, and how many of them are not compared: in the first batches the runner's cores change."""
+TRACED_SOLUTION = """
+import json
+
+import torch
+import tvm_ffi
+from torch.autograd import DeviceType
+
+call = tvm_ffi.load_module({library!r}).get_function("run")
+calls = 0
+profile = torch.profiler.profile(
+    activities=[torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA], acc_events=True
+)
+
+
+def run(hidden_states, weight, output):
+    global calls
+    if calls == 0:
+        profile.__enter__()
+    if calls == {calls}:
+        profile.__exit__(None, None, None)
+        events = [
+            (event.name, event.device_type == DeviceType.CUDA, event.time_range.start, event.time_range.end)
+            for event in profile.events()
+        ]
+        with open({trace!r}, "w") as file:
+            json.dump(events, file)
+    calls += 1
+    call(hidden_states, weight, output)
+"""
 Row = tuple[str, str, str]
 
 
-def agreement(judge: JudgeProcess, root: Path) -> Iterator[Row]:
+class CandidateReadings:
+    """The judge's readings of the candidate's calls, in their order."""
+
+    def __init__(self) -> None:
+        self.readings: list[Reading] = []
+        self._bounded = Cycle.bounded
+
+    def method(self) -> Callable[..., Reading]:
+        """Return a replacement of `Cycle.bounded` that stores the reading if the runner is the candidate's."""
+
+        def bounded(cycle: Cycle, line: Any, *arguments: Any, **options: Any) -> Reading:  # noqa: ANN401 - passed on
+            reading = self._bounded(cycle, line, *arguments, **options)
+            if not line.is_trusted:
+                self.readings.append(reading)
+            return reading
+
+        return bounded
+
+
+def agreement(judge: Judge, root: Path) -> Iterator[Row]:
     """Yield size, largest allowed difference, and both latencies with their difference.
 
     Args:
-        judge: a running judge on a GPU.
-        root: directory for the problems and the solution.
+        judge: a judge on a GPU, with sandbox "none".
+        root: directory for problems and solutions.
     """
-    solution = root / "extension"
-    solution.mkdir()
-    (solution / "main.cu").write_text(EXTENSION)
-    spec = {"entry": "main.cu::run", "language": "cuda_cpp", "binding": "tvm_ffi"}
-    (solution / "solution.yaml").write_text(yaml.safe_dump(spec))
     for rows in ROWS:
-        variant = {f"rows{rows}": "eager"}
-        answer, _ = evaluate(judge, problem(root, (rows,)), solution, baseline=variant, sealed_baseline=variant)
-        latency_us = answer.workloads[0].latency_us
-        if latency_us is None:
-            yield f"{rows} rows", "", f"{answer.verdict}: {answer.reason}"
+        directory, trace = problem(root, (rows,)), root / f"trace{rows}.json"
+        solution = _traced_solution(root, directory, trace, rows)
+        recorded = CandidateReadings()
+        with mock.patch.object(Cycle, "bounded", recorded.method()):
+            answer = judge.answer(_request(directory, solution, rows), lambda _: None)
+        if not trace.is_file():
+            yield f"{rows} rows", "", f"{answer.verdict}: {answer.reason or 'too few calls'}"
             continue
-        traced_us = launch_to_end_us(rows)
-        allowed_us = max(0.03 * traced_us, 3.0)
-        text = f"{latency_us:.1f} us, launch call to end {traced_us:.1f} us: {latency_us - traced_us:+.1f}"
-        yield f"{rows} rows, {answer.trust}", f"{allowed_us:.1f} us", text
+        overhead_us = judge.device.calibration.call_overhead_ns / 1e3
+        pairs = [
+            (reading.ns / 1e3 - overhead_us, traced_us)
+            for reading, traced_us in list(zip(recorded.readings, _launch_to_end_us(trace), strict=False))[_SKIPPED:]
+            if not reading.was_held
+        ]
+        traced = statistics.median(traced_us for _, traced_us in pairs)
+        difference = statistics.median(reading_us - traced_us for reading_us, traced_us in pairs)
+        text = (
+            f"{traced + difference:.1f} us, launch call to end {traced:.1f} us: {difference:+.1f} ({len(pairs)} calls)"
+        )
+        yield f"{rows} rows, {answer.trust}", f"{max(0.03 * traced, 3.0):.1f} us", text
 
 
-def launch_to_end_us(rows: int) -> float:
-    """Return the median time from the launch call of the kernel to its end, in microseconds, by CUPTI.
-
-    Args:
-        rows: number of rows of 4,096 columns.
-    """
-    kernel = cupy.RawKernel(KERNEL, "rms")
-    inputs, outputs = (torch.zeros(rows * 4096, dtype=torch.int16, device="cuda") for _ in range(2))
-    weight = torch.zeros(4096, dtype=torch.int16, device="cuda")
-    displaced = torch.zeros(_DISPLACED_BYTES, dtype=torch.uint8, device="cuda")
-    arguments = (inputs.data_ptr(), weight.data_ptr(), outputs.data_ptr())
-    pointers = tuple(cupy.uint64(address) for address in arguments)
-    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
-    kernel((rows,), (256,), pointers)
-    with torch.profiler.profile(activities=activities, acc_events=True) as profile:
-        for _ in range(_CALLS):
-            displaced.max()
-            torch.cuda.synchronize()
-            kernel((rows,), (256,), pointers)
-            torch.cuda.synchronize()
-    events = profile.events()
-    ends = sorted(
-        event.time_range.end for event in events if event.device_type == DeviceType.CUDA and event.name == "rms"
+def _traced_solution(root: Path, problem_dir: Path, trace: Path, rows: int) -> Path:
+    """Build the extension, and return the directory of a Python solution that calls it and writes the trace."""
+    extension, solution = root / f"extension{rows}", root / f"solution{rows}"
+    extension.mkdir()
+    solution.mkdir()
+    (extension / "main.cu").write_text(EXTENSION)
+    spec = {"entry": "main.cu::run", "language": "cuda_cpp", "binding": "tvm_ffi"}
+    (extension / "solution.yaml").write_text(yaml.safe_dump(spec))
+    built = build_extension(
+        load_problem(problem_dir),
+        load_solution(extension),
+        architecture=architecture,
+        cache_dir=root / "cache",
+        sandbox="none",
     )
-    begins = sorted(event.time_range.start for event in events if event.name == "cuLaunchKernel")
-    if not len(ends) == len(begins) == _CALLS:
-        names = sorted({event.name for event in events})
-        raise RuntimeError(f"{len(begins)} launch calls and {len(ends)} kernels of {_CALLS} calls: {names}")
-    return statistics.median(float(end - begin) for begin, end in zip(begins, ends, strict=True))
+    source = TRACED_SOLUTION.format(library=str(built.path), trace=str(trace), calls=_CALLS)
+    (solution / "kernel.py").write_text(source)
+    (solution / "solution.yaml").write_text(yaml.safe_dump({"entry": "kernel.py::run", "language": "pytorch"}))
+    return solution
+
+
+def _request(problem_dir: Path, solution: Path, rows: int) -> JudgeRequest:
+    loaded = load_problem(problem_dir, key=f"bench/{problem_dir.name}")
+    variant = {f"rows{rows}": "eager"}
+    return JudgeRequest.model_validate(
+        {
+            "id": "1", "kind": "evaluation", "problem": loaded.key, "problem_dir": str(problem_dir),
+            "problem_digest": loaded.digest, "solution_dir": str(solution), "half_width": 0.005,
+            "max_judge_s": 60.0, "baseline": variant, "sealed_baseline": variant,
+        }
+    )  # fmt: skip
+
+
+def _launch_to_end_us(trace: Path) -> list[float]:
+    """Return the microseconds from the launch call of each traced kernel to its end, in order."""
+    events: list[tuple[str, bool, float, float]] = json.loads(trace.read_text())
+    launches = sorted(begin for name, on_device, begin, _ in events if not on_device and "LaunchKernel" in name)
+    kernels = sorted((begin, end) for name, on_device, begin, end in events if on_device and name == "rms")
+    return [end - launches[bisect.bisect_right(launches, begin) - 1] for begin, end in kernels]
 
 
 def main() -> None:
@@ -130,8 +203,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="harness-bench-") as directory:
         root = Path(directory)
         os.environ.setdefault("HARNESS_LOCK_DIR", str(root / "locks"))
-        with judge_process("cuda", root / "cache", "bubblewrap") as judge:
+        device = open_device("cuda", cache=root / "cache", sandbox="none")
+        judge = Judge(device, cache_dir=root / "cache", sandbox="none")
+        try:
             rows = list(agreement(judge, root))
+        finally:
+            judge.close()
     sys.stdout.write(tabulate(rows, headers=("workload", "allowed", "bounded latency and CUPTI")) + "\n")
 
 

@@ -1,9 +1,10 @@
 """Measure the seconds of a check while an evaluation is timed, and whether that evaluation is still unbiased.
 
-    python -m benchmarks.check_latency [--device cpu] [--evaluations 4]
+    python -m benchmarks.check_latency [--device cpu] [--evaluations 4] [--pause 3]
 
-Every second evaluation of a solution against itself runs with checks, one after the other, and the others without. On a
-GPU the checked solutions are sealed CUDA and Triton with a warm cache; on the CPU C++.
+Every second evaluation of a solution against itself runs with checks, and the others without. An agent that reads each
+answer before its next check is simulated by a pause. On a GPU the checked solutions are sealed CUDA and Triton with a
+warm cache; on the CPU C++.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import shutil
 import statistics
 import sys
 import tempfile
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Mapping
@@ -59,30 +61,43 @@ def prepare(root: Path, device: str) -> Setup:
 
 
 class Checks:
-    """Sends one check after the other during an evaluation, and records the seconds of each."""
+    """Sends one check after the other during an evaluation, and records the seconds of each.
 
-    def __init__(self, judge: JudgeProcess, setup: Setup) -> None:
-        self._judge, self._setup = judge, setup
+    Args:
+        judge: a running judge.
+        setup: problem and solutions.
+        pause_s: seconds between an answer and the next check.
+    """
+
+    def __init__(self, judge: JudgeProcess, setup: Setup, pause_s: float) -> None:
+        self._judge, self._setup, self._pause_s = judge, setup, pause_s
         self._sent = 0
         self._kind, self._sent_at = "", 0.0
-        self._pending = False
+        self._active = self._pending = False
+        self._next = threading.Timer(0.0, self._send)
         self.seconds: dict[str, list[float]] = defaultdict(list)
         self.verdicts: set[str] = set()
 
     def start(self, progress: JudgeProgress) -> None:
-        """Send a check when timing begins and none is pending."""
-        if progress.stage == "workload" and not self._pending:
+        """Send the first check when timing begins."""
+        if progress.stage == "workload" and not self._active:
+            self._active = True
             self._send()
 
     def record(self, answer: CheckAnswer) -> None:
-        """Record an answer and send the next check."""
+        """Record an answer, and send the next check after the pause."""
         self._pending = False
         self.seconds[self._kind].append(time.perf_counter() - self._sent_at)
         self.verdicts.add(str(answer.verdict))
-        self._send()
+        self._next = threading.Timer(self._pause_s, self._send)
+        self._next.start()
 
     def finish(self) -> None:
-        """Wait for the last answer, which is not counted: the judge is idle."""
+        """Send no further check, and wait for the last answer, which is not counted: the judge is idle."""
+        self._active = False
+        self._next.cancel()
+        if self._next.ident is not None:
+            self._next.join()
         if self._pending:
             self._judge.next_checked()
             self._pending = False
@@ -132,13 +147,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--evaluations", type=int, default=4)
+    parser.add_argument("--pause", type=float, default=3.0, help="seconds between an answer and the next check")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="harness-bench-") as directory:
         root = Path(directory)
         os.environ.setdefault("HARNESS_LOCK_DIR", str(root / "locks"))
         setup = prepare(root, options.device)
         with judge_process(options.device, root / "cache", "bubblewrap") as judge:
-            checks = Checks(judge, setup)
+            checks = Checks(judge, setup, options.pause)
             for number in range(options.evaluations):
                 with_checks = number % 2 == 1  # the first evaluation also fills the caches
                 answer = evaluate(judge, setup, checks if with_checks else None)

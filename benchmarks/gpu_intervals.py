@@ -6,7 +6,8 @@ Parts:
 
 - sealed, recorded, cuda_cpp: a solution against itself as the problem's baseline, in new processes each time;
 - eager: the reference as a candidate against the eager reference;
-- references: each shipped problem's reference as a candidate, on one workload;
+- references: each shipped problem's reference as a candidate, on one workload: the largest of at most 32 MiB of inputs
+  and outputs;
 - repeated-sealed, repeated-bounded: one candidate several times, the range of its speed-ups;
 - sources: distinct Triton sources that no cache contains, seconds of each evaluation.
 
@@ -38,6 +39,7 @@ from tabulate import tabulate
 from benchmarks.gpu import SOURCE, TRITON, problem
 from benchmarks.measured_rows import MeasuredRow, append_row, read_rows
 from harness.formats.problems import load_problem
+from harness.judge.input_data.layout import layout_of
 from harness.judge.version import judge_version
 from harness.model.judging import JudgeAnswer, JudgeRequest, WorkloadResult
 from harness.workspace.blocking_judge import JudgeProcess, judge_process
@@ -47,6 +49,7 @@ GEMM = PROBLEMS / "gemm" / "bf16_n4096_k4096"
 SIZES = {"sealed": (2048, 4096, 8192, 16384), "recorded": (4096, 8192, 16384, 32768), "gemm": (2048, 4096)}
 """Rows of the RMS norm (14 to 120 us on an H200) and of the matrix product (150 to 300 us)."""
 HALF_WIDTHS = {"sealed": 0.002, "recorded": 0.002, "eager": 0.005, "cuda_cpp": 0.005}
+REFERENCE_BYTES = 32 << 20
 _LIVE_REFERENCES = 4
 """Number of copies of a problem. It exceeds the references that a judge keeps running, so that each evaluation starts
 a new one."""
@@ -153,13 +156,16 @@ def _eager(plan: Plan) -> list[Trial]:
 
 
 def _references(plan: Plan) -> list[Trial]:
-    """Return one trial of each shipped problem, with the workload in the middle of its list."""
+    """Return one trial of each problem: its largest workload of at most `REFERENCE_BYTES`, else its smallest."""
     trials = []
     for source in sorted(path.parent for path in PROBLEMS.glob("*/*/definition.json")):
         directory = plan.root / "references" / source.parent.name / source.name
         shutil.copytree(source, directory, ignore=shutil.ignore_patterns("solutions", "baseline"))
         lines = (directory / "workload.jsonl").read_text().splitlines()
-        (directory / "workload.jsonl").write_text(lines[len(lines) // 2] + "\n")
+        loaded = load_problem(source)
+        sizes = [layout_of(loaded, workload).io_bytes for workload in loaded.workloads]
+        chosen = max((size for size in sizes if size <= REFERENCE_BYTES), default=min(sizes))
+        (directory / "workload.jsonl").write_text(lines[sizes.index(chosen)] + "\n")
         solution = _eager_solution(plan.root / "references" / "solutions" / source.name, directory)
         trials.append(Trial("/".join(source.parts[-2:]), directory, solution, "eager", 0.02, max_judge_s=40.0))
     return trials

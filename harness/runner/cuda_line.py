@@ -88,6 +88,14 @@ class CudaLine:
         torch.cuda.synchronize()
 
 
+def prepare_without_device() -> None:
+    """Load the parts of `warm` that do not use the device: Triton and its utilities, for which it runs a C compiler."""
+    with contextlib.suppress(ImportError):
+        from .warm_triton import build_utilities  # noqa: PLC0415 - Triton may be missing
+
+        build_utilities()
+
+
 def warm() -> None:
     """Load what a first call needs: the CUDA context, cuBLAS, Triton's compiler and its launcher.
 

@@ -196,7 +196,7 @@ def main(descriptor: int) -> None:
     for name in ("cpp", "calibration_cpp"):
         importlib.import_module(f".{name}", __package__)
     if os.environ.get("HARNESS_RUNNER_DEVICE") == "cuda":
-        importlib.import_module(".cuda_line", __package__)
+        importlib.import_module(".cuda_line", __package__).prepare_without_device()
     line = socket.socket(fileno=descriptor)
     line.send(wire.pack_record(wire.Code.HELLO))
     _Server(line).serve()

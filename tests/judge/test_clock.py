@@ -75,8 +75,19 @@ def test_disturbed_batches_do_not_change_the_calibration() -> None:
 def test_the_hosts_noise_is_not_timed_to_half_a_percent(trust: Trust, half_width: float) -> None:
     device = create_autospec(Device, instance=True)
     device.trust.return_value = trust
+    device.process_error.return_value = 0.0
     assert stopping_half_width(0.005, [_block(100.0, 0.0), _block(300.0, 0.0)], device) == half_width
     device.trust.assert_called_once_with(200.0, 200.0)
+
+
+def test_noise_far_below_the_error_of_the_processes_is_not_timed_away() -> None:
+    device = create_autospec(Device, instance=True)
+    device.trust.return_value = Trust.SEALED
+    device.process_error.return_value = 0.02
+    blocks_alone = stopping_half_width(0.005, [_block(100.0, 0.0), _block(300.0, 0.0)], device)
+    processes_alone = 1.96 * math.hypot(0.02, 0.02)
+    assert blocks_alone == pytest.approx(processes_alone / 3)
+    assert math.hypot(processes_alone, blocks_alone) < 1.06 * processes_alone
 
 
 def test_blocks_are_chosen_by_disturbance_alone() -> None:
