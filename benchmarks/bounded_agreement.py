@@ -22,7 +22,6 @@ from typing import Any
 from unittest import mock
 
 import yaml
-from tabulate import tabulate
 
 from benchmarks.gpu import problem
 from harness.formats.problems import load_problem
@@ -199,17 +198,18 @@ def _launch_to_end_us(trace: Path) -> list[float]:
 
 
 def main() -> None:
-    """Print the table."""
+    """Print the workload, the largest allowed difference and both latencies, one row after the other."""
     with tempfile.TemporaryDirectory(prefix="harness-bench-") as directory:
         root = Path(directory)
         os.environ.setdefault("HARNESS_LOCK_DIR", str(root / "locks"))
         device = open_device("cuda", cache=root / "cache", sandbox="none")
         judge = Judge(device, cache_dir=root / "cache", sandbox="none")
         try:
-            rows = list(agreement(judge, root))
+            for row in agreement(judge, root):
+                sys.stdout.write(" | ".join(row) + "\n")
+                sys.stdout.flush()
         finally:
             judge.close()
-    sys.stdout.write(tabulate(rows, headers=("workload", "allowed", "bounded latency and CUPTI")) + "\n")
 
 
 if __name__ == "__main__":

@@ -116,9 +116,37 @@ def _gemm(root: Path, rows: int, copy: int = 0) -> Path:
     return directory
 
 
+UPDATING = """
+
+def solve(*arguments):
+    inputs, outputs = list(arguments[:{inputs}]), dict(zip({outputs}, arguments[{inputs}:]))
+    for name, position in {updates}.items():
+        inputs[position] = outputs[name]  # which has the content of the input
+    returned = run(*inputs)
+    if not isinstance(returned, dict):
+        returned = [] if returned is None else returned if isinstance(returned, (tuple, list)) else [returned]
+        names = [name for name in outputs if name not in {updates}] if len(returned) < len(outputs) else outputs
+        returned = dict(zip(names, returned, strict=True))
+    for name, value in returned.items():
+        if value.data_ptr() != outputs[name].data_ptr():
+            outputs[name].copy_(value)
+"""
+"""Function of a solution whose reference updates inputs in place; `inputs` is their number."""
+
+
 def _eager_solution(directory: Path, problem_dir: Path) -> Path:
-    reference = json.loads((problem_dir / "definition.json").read_text())["reference"]
-    return _solution(directory, reference, "kernel.py", language="pytorch", destination_passing=False)
+    """Write the reference as a solution, and return its directory."""
+    definition = json.loads((problem_dir / "definition.json").read_text())
+    inputs, outputs = list(definition["inputs"]), definition["outputs"]
+    updates = {name: inputs.index(spec["x_updates"]) for name, spec in outputs.items() if "x_updates" in spec}
+    if not updates:
+        reference = definition["reference"]
+        return _solution(directory, reference, "kernel.py", language="pytorch", destination_passing=False)
+    source = definition["reference"] + UPDATING.format(inputs=len(inputs), outputs=list(outputs), updates=updates)
+    solution = _solution(directory, source, "kernel.py", language="pytorch")
+    spec = yaml.safe_load((solution / "solution.yaml").read_text())
+    (solution / "solution.yaml").write_text(yaml.safe_dump({**spec, "entry": "kernel.py::solve"}))
+    return solution
 
 
 def _against_itself(part: str, plan: Plan) -> list[Trial]:

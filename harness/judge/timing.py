@@ -116,8 +116,8 @@ def run_block(race: Race, fill: Callable[[int], None], check: Callable[[Race], N
 def stopping_half_width(half_width: float, blocks: Sequence[Block], device: Device) -> float:
     """Return the half-width of the interval at which timing may stop, without the error of the processes.
 
-    It is wider for launch-bound calls. It is never narrower than a third of the half-width that the error of both
-    processes alone has: the whole interval would become at most 5 % narrower, sqrt(1 + 1 / 9).
+    It is wider for launch-bound calls. It is never narrower than half of the half-width that the error of both
+    processes alone has: the whole interval would become at most 12 % narrower, sqrt(1 + 1 / 4).
 
     Args:
         half_width: half-width for other calls, as a share of the speed-up: 0.02 is 2 %.
@@ -130,7 +130,7 @@ def stopping_half_width(half_width: float, blocks: Sequence[Block], device: Devi
     baseline_ns = statistics.fmean(block.baseline_ns for block in blocks)
     # The bound excludes the time of the host, whose share of a call is not known here.
     processes = math.hypot(*(device.process_error(call_ns, bound_ns=call_ns) for call_ns in (latency_ns, baseline_ns)))
-    return max(half_width * wider, _NORMAL_QUANTILE * processes / 3)
+    return max(half_width * wider, _NORMAL_QUANTILE * processes / 2)
 
 
 def counted_blocks(blocks: list[Block], fewest: int) -> list[Block]:

@@ -89,11 +89,14 @@ class CudaLine:
 
 
 def prepare_without_device() -> None:
-    """Load the parts of `warm` that do not use the device: Triton and its utilities, for which it runs a C compiler."""
-    with contextlib.suppress(ImportError):
-        from .warm_triton import build_utilities  # noqa: PLC0415 - Triton may be missing
+    """Load the parts of `warm` that do not use the device: Triton, its compiler and its utilities.
 
-        build_utilities()
+    A failure is ignored, because `warm` fails for the same reason and reports it.
+    """
+    with contextlib.suppress(Exception):
+        from .warm_triton import compile_without_device  # noqa: PLC0415 - Triton may be missing
+
+        compile_without_device(int(os.environ["HARNESS_RUNNER_CAPABILITY"]))
 
 
 def warm() -> None:

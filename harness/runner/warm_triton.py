@@ -5,7 +5,11 @@ from __future__ import annotations
 import torch
 import triton
 import triton.language as tl
+from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.driver import CudaUtils
+from triton.compiler import ASTSource
+
+_WARP = 32
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -14,9 +18,15 @@ def _masked_copy(pointer, count, BLOCK: tl.constexpr):  # type: ignore[no-untype
     tl.store(pointer + offsets, tl.load(pointer + offsets, mask=offsets < count), mask=offsets < count)
 
 
-def build_utilities() -> None:
-    """Compile and load the C code that Triton calls the driver with. It does not use the device."""
+def compile_without_device(capability: int) -> None:
+    """Load Triton's compiler with a first kernel, and the C code with which it calls the driver.
+
+    Args:
+        capability: compute capability times ten, 90 for an H200.
+    """
     CudaUtils()
+    signature = {"pointer": "*bf16", "count": "i32", "BLOCK": "constexpr"}
+    triton.compile(ASTSource(_masked_copy, signature, {"BLOCK": 128}), target=GPUTarget("cuda", capability, _WARP))
 
 
 def compile_and_launch(tensor: torch.Tensor) -> None:

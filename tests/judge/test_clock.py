@@ -86,8 +86,8 @@ def test_noise_far_below_the_error_of_the_processes_is_not_timed_away() -> None:
     device.process_error.return_value = 0.02
     blocks_alone = stopping_half_width(0.005, [_block(100.0, 0.0), _block(300.0, 0.0)], device)
     processes_alone = 1.96 * math.hypot(0.02, 0.02)
-    assert blocks_alone == pytest.approx(processes_alone / 3)
-    assert math.hypot(processes_alone, blocks_alone) < 1.06 * processes_alone
+    assert blocks_alone == pytest.approx(processes_alone / 2)
+    assert math.hypot(processes_alone, blocks_alone) < 1.12 * processes_alone
 
 
 def test_blocks_are_chosen_by_disturbance_alone() -> None:

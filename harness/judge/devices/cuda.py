@@ -62,8 +62,9 @@ from harness.workspace import timing_lock
 _WINDOW_BYTES = 32 * GIB
 """Device addresses that a runner reserves; physical memory is mapped there for each workload."""
 _SCALAR_BYTES = 1 << 20
-_SAMPLE_AGE_S = 0.02
-"""A sample of the device's state counts for batches that end up to this time after it: a batch takes about 5 ms."""
+_SAMPLE_AGE_S = 0.05
+"""A sample of the device's state counts for batches that end up to this time after it. A sample may take 1 ms or more,
+and a batch takes about 5 ms."""
 _BOUNDED = Calibration(0.0, 0.0, batch_ns=6_000_000, most_calls=10, separate_calls=True, work_outlasts_stop=True)
 _PROBE_CYCLES = 40_000
 _BUSY_NS = 400_000
@@ -125,7 +126,7 @@ class CudaDevice:
             sandbox=sandbox,
             limits=SandboxLimits(cpus=self._cores.of_runners, address_space_bytes=None, memory_bytes=32 * GIB),
             scratch=self._scratch,
-            env=runner_environment(nvml.uuid),
+            env=runner_environment(nvml.uuid, torch.cuda.get_device_capability()),
             devices=device_nodes(),
             warms=True,
             imports_apart=self._cores.are_apart,

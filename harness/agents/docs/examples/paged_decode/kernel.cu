@@ -19,8 +19,10 @@ __device__ void wait(unsigned barrier, unsigned parity) {
                      : "=r"(done) : "r"(barrier), "r"(parity) : "memory");
 }
 __device__ void copy_page(unsigned to, const void* from, unsigned barrier) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
-                 ::"r"(to), "l"(from), "r"(PAGE_BYTES), "r"(barrier) : "memory");
+    unsigned long long once;  // a page is read once, so it should leave L2 first
+    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(once));
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;"
+                 ::"r"(to), "l"(from), "r"(PAGE_BYTES), "r"(barrier), "l"(once) : "memory");
 }
 __device__ uint4 load_shared(unsigned at) {
     uint4 v;
@@ -135,6 +137,7 @@ extern "C" __global__ void __launch_bounds__(288, 1)
         starts[0] = 0;
     }
     if (warp == 1)  // pages before each sequence
+#pragma unroll 4  // the loads of four rounds are under way together
         for (int first = 0, before = 0; first < batch; first += 32) {
             int pages = first + lane < batch ? (kv_lengths[first + lane] + PAGE - 1) / PAGE : 0;
             for (int step = 1; step < 32; step *= 2) {
