@@ -33,7 +33,7 @@ from harness.runner import wire
 
 STAGE = "/stage"
 _HELLO_S = 120.0
-_EXIT_S = 5.0
+_EXIT_S, _JUST_ENDED_S = 5.0, 0.5
 _STDERR_BYTES = 16384
 """Bytes at the end of a runner's stderr that are read."""
 _REASON_CHARACTERS = 300
@@ -271,7 +271,8 @@ class Runner:
         try:
             self.processes.check_still_stopped()
         except EndedWhileStopped as error:
-            raise RunnerFailed(Verdict.RUNTIME_ERROR, error.reason) from None
+            cause = f" (the runner was {end.reason})" if (end := self._end()) else ""
+            raise RunnerFailed(Verdict.RUNTIME_ERROR, f"{error.reason}{cause}") from None
         except FreezeError as error:
             raise RunnerFailed(Verdict.REWARD_HACK, error.reason) from None
 
@@ -315,6 +316,14 @@ class Runner:
             hint = f" ({self._fault()})" if -code in (signal.SIGSEGV, signal.SIGBUS) else ""
             return RunnerFailed(Verdict.RUNTIME_ERROR, f"killed by {name}{hint}")
         return RunnerFailed(Verdict.RUNTIME_ERROR, f"exited with code {code} instead of answering")
+
+    def _end(self) -> RunnerFailed | None:
+        """Return how the runner's process ended; None if it has not ended.
+
+        Raises:
+            MemoryError: as `failure`.
+        """
+        return self.failure(ChannelClosed()) if self._process.exit_signal_or_code(_JUST_ENDED_S) is not None else None
 
     def _fault(self) -> str:
         """Return the probable cause of a memory fault, by the kernel's code in the process's report."""

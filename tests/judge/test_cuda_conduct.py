@@ -49,7 +49,7 @@ def test_held_calls_that_are_always_faster_are_rejected() -> None:
         conduct.conclude()
 
 
-@pytest.mark.parametrize("held_ns", [100_000, 98_500, 114_000], ids=["alike", "within the clock's error", "slower"])
+@pytest.mark.parametrize("held_ns", [100_000, 88_000, 114_000], ids=["alike", "as many launches by Python", "slower"])
 def test_honest_calls_are_not_rejected(held_ns: float) -> None:
     conduct = Conduct(USUAL_PROBE_NS)
     calls(conduct, held_ns=held_ns, free_ns=100_000)

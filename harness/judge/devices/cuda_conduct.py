@@ -18,9 +18,12 @@ _REPETITIONS = 3
 """Observations of the same kind before a runner is rejected."""
 _PROBE_FACTOR = 4.0
 """A probe kernel during a hold takes 1.1 times its usual time if the runner is idle, and 13 times if it is busy."""
-_MAX_DECREASE_NS, _MAX_DECREASE_SHARE = 3_000.0, 0.03
-"""Held calls of honest code are up to 14 us slower than others. Held calls that are faster by more than this (the
-larger of the two limits) began early."""
+_MAX_DECREASE_NS, _MAX_DECREASE_SHARE = 3_000.0, 0.25
+"""Held calls that are faster by more than this (the larger of the two limits) began early.
+
+Held calls of one kernel are up to 14 us slower than others; those of many launches by Python were up to 160 us faster.
+Calls that begin early save 80 % when they are held. Code that does less work early, so that it stays below the limit,
+saves about 25 us in the calls that count, whatever the limit is (docs/clock.md)."""
 _HELD_CALLS = 4
 """Smallest number of held calls in each of the compared parts."""
 
