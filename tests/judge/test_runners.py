@@ -13,9 +13,11 @@ import pytest
 from harness.errors import ConfigurationError
 from harness.judge.devices.cpu import CpuDevice
 from harness.judge.isolation.resource_limits import SandboxLimits
-from harness.judge.runners import Runner, RunnerPlan, Standby
+from harness.judge.runners import Runner, RunnerFailed, RunnerPlan, Standby
 from harness.judge.sides import Staged, load
+from harness.model.verdict import Verdict
 from harness.runner import wire
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.xdist_group("judge")
 
@@ -49,6 +51,29 @@ def test_an_error_states_that_no_runner_starts(starved: RunnerPlan) -> None:
     standby.start()
     with pytest.raises(ConfigurationError, match="the runner does not start in its sandbox"):
         standby.take()
+
+
+def test_a_started_runner_is_warm_once_its_start_was_waited_for(plan: RunnerPlan) -> None:
+    standby = Standby(lambda: Runner(plan))
+    standby.refill()
+    assert not standby.has_warm_runner()
+    standby.settle()
+    assert standby.has_warm_runner()
+    standby.close()
+    assert not standby.has_warm_runner()
+
+
+def test_a_runner_that_is_killed_while_it_is_stopped_is_not_accused(plan: RunnerPlan) -> None:
+    runner = Runner(plan)
+    process = runner.processes.runner
+    runner.stop()
+    runner.check_still_stopped()
+    runner.begin_kill()  # as the kernel kills a process when the machine is out of memory
+    wait_until(lambda: not Path(f"/proc/{process}").exists(), event="the end of the runner")
+    with pytest.raises(RunnerFailed, match=r"ended while it was stopped.*the runner was killed by SIGKILL") as failed:
+        runner.check_still_stopped()
+    assert failed.value.verdict is Verdict.RUNTIME_ERROR
+    runner.kill()
 
 
 def test_settle_does_not_wait_for_imports_on_other_processors(plan: RunnerPlan) -> None:

@@ -32,7 +32,7 @@ from harness.judge.devices.cuda_cycle import Cycle, Line
 from harness.judge.devices.cuda_environment import device_nodes, runner_environment
 from harness.judge.devices.cuda_memory import CudaMemory, DeviceBatchedCopy, DeviceComparison, fitting_sets
 from harness.judge.devices.cuda_placements import PlacementPool
-from harness.judge.devices.cuda_runners import CudaRunners
+from harness.judge.devices.cuda_runners import CudaRunners, runners_ahead
 from harness.judge.devices.cuda_sealed import SealedClock
 from harness.judge.devices.cuda_start import calibration_layout, reserve_memory
 from harness.judge.devices.cuda_statistics import bounded_process_error, held_calls, middle_mean, process_offset_ns
@@ -118,7 +118,8 @@ class CudaDevice:
         self._trusted = TrustedKernels(self._cubin)
         self.summed: Summed = DeviceComparison(self._trusted)
         self.copy_all: CopyAll | None = DeviceBatchedCopy(self._trusted)
-        self._cores = TimingCores(frozenset(os.sched_getaffinity(0)), nvml.processors_of_gpus(), nvml.index)
+        near_gpus = nvml.processors_of_gpus()
+        self._cores = TimingCores(frozenset(os.sched_getaffinity(0)), near_gpus, nvml.index)
         self._scratch = Path(tempfile.mkdtemp(prefix="kernel-harness-judge-"))
         inductor = cache / "inductor-cuda"
         inductor.mkdir(parents=True, exist_ok=True)
@@ -131,7 +132,7 @@ class CudaDevice:
             warms=True,
             imports_apart=self._cores.are_apart,
         )
-        self._runners = CudaRunners(plan, inductor)
+        self._runners = CudaRunners(plan, inductor, runners_ahead(len(near_gpus)))
         self._scalars = Region(_SCALAR_BYTES, sealed=True)
         self._lines: dict[int, Line] = {}
         self._trusted_runners: set[int] = set()

@@ -2,16 +2,42 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import os
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from harness.judge.isolation.resource_limits import GIB
 from harness.judge.runners import Runner, RunnerPlan, Standby
 
-_AHEAD, _TRUSTED_AHEAD = 6, 3
-"""Runners that are started in advance, for candidates and for references. An evaluation takes two and one of them. A
-start takes longer than a short evaluation (2.6 s of imports, then 1.3 s on the device, which must not overlap with a
-timing), so there is a set for this evaluation, one that warms up for the next, and one that imports."""
 _INDUCTOR = "/inductor"
+
+
+@dataclass(frozen=True)
+class RunnersAhead:
+    """Numbers of runners that are started in advance."""
+
+    candidates: int
+    references: int
+
+
+_MANY, _FEW = RunnersAhead(6, 3), RunnersAhead(4, 1)
+"""An evaluation takes two runners for candidates and one for a reference. A start takes longer than a short evaluation
+(2.6 s of imports, then 1.3 s on the device, which must not overlap with a timing). So there is one set for this
+evaluation, one that becomes warm for the next, and one that imports. With little memory there are fewer."""
+_MEMORY_FOR_MANY = 32 * GIB
+"""Host memory for each GPU, an estimate: torch, Triton and a CUDA context in each warm runner."""
+
+
+def runners_ahead(gpus: int, host_bytes: int | None = None) -> RunnersAhead:
+    """Return how many runners a judge starts in advance.
+
+    Args:
+        gpus: number of GPUs of this host, which may have a judge each.
+        host_bytes: memory of this host; None: measured.
+    """
+    if host_bytes is None:
+        host_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return _MANY if host_bytes // gpus >= _MEMORY_FOR_MANY else _FEW
 
 
 class CudaRunners:
@@ -20,12 +46,13 @@ class CudaRunners:
     Args:
         plan: configuration of the runners.
         inductor: directory of compiled code of references, which no candidate can write.
+        ahead: numbers of runners that are started in advance.
     """
 
-    def __init__(self, plan: RunnerPlan, inductor: Path) -> None:
+    def __init__(self, plan: RunnerPlan, inductor: Path, ahead: RunnersAhead) -> None:
         self._plan, self._inductor = plan, inductor
-        self._standby = Standby(lambda: Runner(plan), ahead=_AHEAD)
-        self._trusted_standby = Standby(self._start_trusted, ahead=_TRUSTED_AHEAD)
+        self._standby = Standby(lambda: Runner(plan), ahead=ahead.candidates)
+        self._trusted_standby = Standby(self._start_trusted, ahead=ahead.references)
         self._ending: list[Runner] = []
 
     def _start_trusted(self) -> Runner:

@@ -293,9 +293,10 @@ class SandboxProcesses:
         """
         if self._proof is None:
             return
+        before = set(self._processes)
         current = self._up_to_date()
         inspections = [process.inspect() for process in self._processes.values()]
-        if (True, None) in inspections:
+        if (True, None) in inspections or not before <= set(self._processes):
             raise EndedWhileStopped("a process ended while it was stopped: it was killed, perhaps for lack of memory")
         cpu_ns, slices = (new - old for new, old in zip(_counters(inspections), self._proof, strict=True))
         if not current:

@@ -1,0 +1,43 @@
+"""Runners of a GPU judge: how many start in advance, and their end. The runners here use no GPU."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from harness.judge.devices.cuda_runners import CudaRunners, RunnersAhead, runners_ahead
+from harness.judge.isolation.resource_limits import GIB, SandboxLimits
+from harness.judge.runners import RunnerPlan
+
+pytestmark = pytest.mark.xdist_group("judge")
+
+
+@pytest.mark.parametrize(
+    ("gpus", "host_bytes", "ahead"),
+    [
+        (1, 128 * GIB, RunnersAhead(6, 3)),
+        (8, 2048 * GIB, RunnersAhead(6, 3)),
+        (1, 16 * GIB, RunnersAhead(4, 1)),
+        (8, 128 * GIB, RunnersAhead(4, 1)),
+    ],
+)
+def test_a_host_with_little_memory_for_each_gpu_has_fewer_runners(
+    gpus: int, host_bytes: int, ahead: RunnersAhead
+) -> None:
+    assert runners_ahead(gpus, host_bytes) == ahead
+
+
+def test_a_killed_runner_is_gone_when_its_end_was_waited_for(tmp_path: Path) -> None:
+    plan = RunnerPlan(sandbox="bubblewrap", limits=SandboxLimits(), scratch=tmp_path)
+    runners = CudaRunners(plan, tmp_path / "inductor", RunnersAhead(1, 0))
+    runner = runners.take(trusted=False)
+    process = runner.processes.runner
+    runners.end(runner)
+    runners.wait_for_ends()
+    runners.wait_for_ends()  # nothing is left to wait for
+    assert not runner.directory.exists()
+    with pytest.raises(ProcessLookupError):
+        os.kill(process, 0)
+    runners.close()
