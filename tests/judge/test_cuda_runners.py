@@ -15,18 +15,19 @@ pytestmark = pytest.mark.xdist_group("judge")
 
 
 @pytest.mark.parametrize(
-    ("gpus", "host_bytes", "ahead"),
+    ("gpus", "device_bytes", "host_bytes", "ahead"),
     [
-        (1, 128 * GIB, RunnersAhead(6, 3)),
-        (8, 2048 * GIB, RunnersAhead(6, 3)),
-        (1, 16 * GIB, RunnersAhead(4, 1)),
-        (8, 128 * GIB, RunnersAhead(4, 1)),
+        (1, 139 * GIB, 128 * GIB, RunnersAhead(6, 3)),
+        (8, 179 * GIB, 2048 * GIB, RunnersAhead(6, 3)),
+        (1, 22 * GIB, 128 * GIB, RunnersAhead(4, 1)),
+        (1, 139 * GIB, 16 * GIB, RunnersAhead(4, 1)),
+        (8, 139 * GIB, 128 * GIB, RunnersAhead(4, 1)),
     ],
 )
-def test_a_host_with_little_memory_for_each_gpu_has_fewer_runners(
-    gpus: int, host_bytes: int, ahead: RunnersAhead
+def test_with_little_memory_fewer_runners_start_in_advance(
+    gpus: int, device_bytes: int, host_bytes: int, ahead: RunnersAhead
 ) -> None:
-    assert runners_ahead(gpus, host_bytes) == ahead
+    assert runners_ahead(gpus, device_bytes, host_bytes) == ahead
 
 
 def test_a_killed_runner_is_gone_when_its_end_was_waited_for(tmp_path: Path) -> None:

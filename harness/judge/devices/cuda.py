@@ -132,7 +132,7 @@ class CudaDevice:
             warms=True,
             imports_apart=self._cores.are_apart,
         )
-        self._runners = CudaRunners(plan, inductor, runners_ahead(len(near_gpus)))
+        self._runners = CudaRunners(plan, inductor, runners_ahead(len(near_gpus), torch.cuda.mem_get_info()[1]))
         self._scalars = Region(_SCALAR_BYTES, sealed=True)
         self._lines: dict[int, Line] = {}
         self._trusted_runners: set[int] = set()

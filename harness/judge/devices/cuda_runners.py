@@ -25,19 +25,20 @@ _MANY, _FEW = RunnersAhead(6, 3), RunnersAhead(4, 1)
 (2.6 s of imports, then 1.3 s on the device, which must not overlap with a timing). So there is one set for this
 evaluation, one that becomes warm for the next, and one that imports. With little memory there are fewer."""
 _MEMORY_FOR_MANY = 32 * GIB
-"""Host memory for each GPU, an estimate: torch, Triton and a CUDA context in each warm runner."""
+"""Memory of a GPU, and host memory for each GPU; estimates. Each warm runner has torch, Triton and a CUDA context."""
 
 
-def runners_ahead(gpus: int, host_bytes: int | None = None) -> RunnersAhead:
+def runners_ahead(gpus: int, device_bytes: int, host_bytes: int | None = None) -> RunnersAhead:
     """Return how many runners a judge starts in advance.
 
     Args:
         gpus: number of GPUs of this host, which may have a judge each.
+        device_bytes: memory of the judge's GPU.
         host_bytes: memory of this host; None: measured.
     """
     if host_bytes is None:
         host_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return _MANY if host_bytes // gpus >= _MEMORY_FOR_MANY else _FEW
+    return _MANY if min(device_bytes, host_bytes // gpus) >= _MEMORY_FOR_MANY else _FEW
 
 
 class CudaRunners:
