@@ -34,6 +34,7 @@ from harness.runner import wire
 STAGE = "/stage"
 _HELLO_S = 120.0
 _EXIT_S, _JUST_ENDED_S = 5.0, 0.5
+"""Seconds to wait for the exit code of a process that closed its channel, and of one that ended while it was stopped."""
 _STDERR_BYTES = 16384
 """Bytes at the end of a runner's stderr that are read."""
 _REASON_CHARACTERS = 300
@@ -271,7 +272,7 @@ class Runner:
         try:
             self.processes.check_still_stopped()
         except EndedWhileStopped as error:
-            cause = f" (the runner was {end.reason})" if (end := self._end()) else ""
+            cause = f" ({end.reason})" if (end := self._end()) else ""
             raise RunnerFailed(Verdict.RUNTIME_ERROR, f"{error.reason}{cause}") from None
         except FreezeError as error:
             raise RunnerFailed(Verdict.REWARD_HACK, error.reason) from None

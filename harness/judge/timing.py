@@ -128,7 +128,7 @@ def stopping_half_width(half_width: float, blocks: Sequence[Block], device: Devi
     claimed_ns = statistics.fmean(block.claimed_ns for block in blocks)
     wider = _LAUNCH_BOUND_WIDER if device.trust(latency_ns, claimed_ns) is Trust.LAUNCH_BOUND else 1.0
     baseline_ns = statistics.fmean(block.baseline_ns for block in blocks)
-    # The bound excludes the time of the host, whose share of a call is not known here.
+    # A bound as long as the call gives the smallest error: the host's share of the call is not known here.
     processes = math.hypot(*(device.process_error(call_ns, bound_ns=call_ns) for call_ns in (latency_ns, baseline_ns)))
     return max(half_width * wider, _NORMAL_QUANTILE * processes / 2)
 
