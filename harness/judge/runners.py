@@ -34,7 +34,7 @@ from harness.runner import wire
 STAGE = "/stage"
 _HELLO_S = 120.0
 _EXIT_S, _JUST_ENDED_S = 5.0, 0.5
-"""Seconds to wait for the exit code of a process that closed its channel, and of one that ended while it was stopped."""
+"""Seconds to wait for the exit code of a process that closed its channel, and of one that ended while stopped."""
 _STDERR_BYTES = 16384
 """Bytes at the end of a runner's stderr that are read."""
 _REASON_CHARACTERS = 300
