@@ -24,6 +24,7 @@ from unittest import mock
 import yaml
 
 from benchmarks.gpu import problem
+from benchmarks.requests import evaluation_request
 from harness.formats.problems import load_problem
 from harness.formats.solutions import load_solution
 from harness.judge.build.cuda_builder import architecture
@@ -32,7 +33,6 @@ from harness.judge.devices.cuda_cycle import Cycle
 from harness.judge.devices.interface import Reading
 from harness.judge.devices.opening import open_device
 from harness.judge.judge import Judge
-from harness.model.judging import JudgeRequest
 
 ROWS = (8_192, 16_384, 32_768, 65_536)
 KERNEL = """
@@ -138,7 +138,7 @@ def agreement(judge: Judge, root: Path) -> Iterator[Row]:
         solution = _traced_solution(root, directory, trace, rows)
         recorded = CandidateReadings()
         with mock.patch.object(Cycle, "bounded", recorded.method()):
-            answer = judge.answer(_request(directory, solution, rows), lambda _: None)
+            answer = judge.answer(evaluation_request(directory, solution), lambda _: None)
         if not trace.is_file():
             yield f"{rows} rows", "", f"{answer.verdict}: {answer.reason or 'too few calls'}"
             continue
@@ -175,18 +175,6 @@ def _traced_solution(root: Path, problem_dir: Path, trace: Path, rows: int) -> P
     (solution / "kernel.py").write_text(source)
     (solution / "solution.yaml").write_text(yaml.safe_dump({"entry": "kernel.py::run", "language": "pytorch"}))
     return solution
-
-
-def _request(problem_dir: Path, solution: Path, rows: int) -> JudgeRequest:
-    loaded = load_problem(problem_dir, key=f"bench/{problem_dir.name}")
-    variant = {f"rows{rows}": "eager"}
-    return JudgeRequest.model_validate(
-        {
-            "id": "1", "kind": "evaluation", "problem": loaded.key, "problem_dir": str(problem_dir),
-            "problem_digest": loaded.digest, "solution_dir": str(solution), "half_width": 0.005,
-            "max_judge_s": 60.0, "baseline": variant, "sealed_baseline": variant,
-        }
-    )  # fmt: skip
 
 
 def _launch_to_end_us(trace: Path) -> list[float]:

@@ -25,9 +25,10 @@ from pathlib import Path
 from tabulate import tabulate
 
 from benchmarks.gpu import SOURCE, TRITON, problem, solution
+from benchmarks.requests import evaluation_request
 from harness.formats.problems import load_problem
 from harness.model.checking import CheckAnswer, CheckRequest
-from harness.model.judging import JudgeAnswer, JudgeProgress, JudgeRequest
+from harness.model.judging import JudgeAnswer, JudgeProgress
 from harness.workspace.blocking_judge import JudgeProcess, judge_process
 
 ROWS = {"cpu": (64, 128), "cuda": (8_192, 16_384)}
@@ -126,15 +127,7 @@ def evaluate(judge: JudgeProcess, setup: Setup, checks: Checks | None) -> JudgeA
         setup: problem and solutions.
         checks: sends checks meanwhile; None for no checks.
     """
-    loaded = load_problem(setup.problem, key=f"bench/{setup.problem.name}")
-    variants = {workload.uuid: "baseline" for workload in loaded.workloads}
-    request = JudgeRequest.model_validate(
-        {
-            "id": "1", "kind": "evaluation", "problem": loaded.key, "problem_dir": str(setup.problem),
-            "problem_digest": loaded.digest, "solution_dir": str(setup.evaluated), "half_width": 0.001,
-            "max_judge_s": 100.0, "baseline": variants, "sealed_baseline": variants,
-        }
-    )  # fmt: skip
+    request = evaluation_request(setup.problem, setup.evaluated, "baseline", half_width=0.001, max_judge_s=100.0)
     if checks is None:
         return judge.ask(request, lambda _: None)
     answer = judge.ask(request, checks.start, checks.record)

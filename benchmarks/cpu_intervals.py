@@ -34,9 +34,9 @@ from tabulate import tabulate
 
 from benchmarks.commit_to_entry import commit_candidates
 from benchmarks.measured_rows import MeasuredRow, append_row, read_rows
-from harness.formats.problems import load_problem
+from benchmarks.requests import evaluation_request
 from harness.judge.version import judge_version
-from harness.model.judging import JudgeAnswer, JudgeRequest
+from harness.model.judging import JudgeAnswer
 from harness.workspace.blocking_judge import JudgeProcess, judge_process
 
 STARTER = Path(__file__).parents[1] / "problems" / "starter"
@@ -127,18 +127,9 @@ def evaluate(judge: JudgeProcess, directory: Path, variant: str) -> JudgeAnswer:
         directory: the problem's directory.
         variant: baseline of every workload.
     """
-    problem = load_problem(directory, key=f"starter/{directory.name}")
-    return judge.ask(
-        JudgeRequest.model_validate(
-            {
-                "id": "1", "kind": "evaluation", "problem": problem.key, "problem_dir": str(directory),
-                "problem_digest": problem.digest, "solution_dir": str(directory / "solutions" / "cpu"),
-                "half_width": 0.02, "max_judge_s": 60.0,
-                "baseline": {workload.uuid: variant for workload in problem.workloads},
-            }
-        ),
-        lambda _: None,
-    )  # fmt: skip
+    solution = directory / "solutions" / "cpu"
+    request = evaluation_request(directory, solution, variant, suite="starter", half_width=0.02)
+    return judge.ask(request, lambda _: None)
 
 
 def block_error(answer: JudgeAnswer) -> float | None:

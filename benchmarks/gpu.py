@@ -27,11 +27,11 @@ from tabulate import tabulate
 
 from benchmarks.cupti import agreement
 from benchmarks.cycle import cycles, running
+from benchmarks.requests import evaluation_request
 from harness.cli.devices import gpu_target
-from harness.formats.problems import load_problem
 from harness.git.repo import Repo
 from harness.ledger.create_workspace import create_workspace
-from harness.model.judging import JudgeAnswer, JudgeRequest
+from harness.model.judging import JudgeAnswer
 from harness.workspace.blocking_judge import JudgeProcess, judge_process
 
 ROOT = Path(__file__).parents[1]
@@ -120,14 +120,7 @@ def evaluate(
         solution_dir: the solution's directory.
         settings: further fields of the request.
     """
-    loaded = load_problem(problem_dir, key="/".join(problem_dir.parts[-2:]))
-    request = JudgeRequest.model_validate(
-        {
-            "id": "1", "kind": "evaluation", "problem": loaded.key, "problem_dir": str(problem_dir),
-            "problem_digest": loaded.digest, "solution_dir": str(solution_dir), "half_width": 0.005,
-            "max_judge_s": 60.0, **settings,
-        }
-    )  # fmt: skip
+    request = evaluation_request(problem_dir, solution_dir, **settings)
     started_at = time.perf_counter()
     answer = judge.ask(request, lambda _: None)
     return answer, time.perf_counter() - started_at

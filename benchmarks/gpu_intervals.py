@@ -38,10 +38,11 @@ from tabulate import tabulate
 
 from benchmarks.gpu import SOURCE, TRITON, problem
 from benchmarks.measured_rows import MeasuredRow, append_row, read_rows
+from benchmarks.requests import evaluation_request
 from harness.formats.problems import load_problem
 from harness.judge.input_data.layout import layout_of
 from harness.judge.version import judge_version
-from harness.model.judging import JudgeAnswer, JudgeRequest, WorkloadResult
+from harness.model.judging import JudgeAnswer, WorkloadResult
 from harness.workspace.blocking_judge import JudgeProcess, judge_process
 
 PROBLEMS = Path(__file__).parents[1] / "problems"
@@ -134,8 +135,13 @@ def solve(*arguments):
 """Function of a solution whose reference updates inputs in place; `inputs` is their number."""
 
 
-def _eager_solution(directory: Path, problem_dir: Path) -> Path:
-    """Write the reference as a solution, and return its directory."""
+def eager_solution(directory: Path, problem_dir: Path) -> Path:
+    """Write the reference of a problem as a solution, and return its directory.
+
+    Args:
+        directory: of the solution.
+        problem_dir: the problem's directory.
+    """
     definition = json.loads((problem_dir / "definition.json").read_text())
     inputs, outputs = list(definition["inputs"]), definition["outputs"]
     updates = {name: inputs.index(spec["x_updates"]) for name, spec in outputs.items() if "x_updates" in spec}
@@ -175,7 +181,7 @@ def _eager(plan: Plan) -> list[Trial]:
         Trial(
             directory.name,
             directory,
-            _eager_solution(directory.parent / f"solution_{directory.name}", directory),
+            eager_solution(directory.parent / f"solution_{directory.name}", directory),
             "eager",
             0.005,
         )
@@ -194,7 +200,7 @@ def _references(plan: Plan) -> list[Trial]:
         sizes = [layout_of(loaded, workload).io_bytes for workload in loaded.workloads]
         chosen = max((size for size in sizes if size <= REFERENCE_BYTES), default=min(sizes))
         (directory / "workload.jsonl").write_text(lines[sizes.index(chosen)] + "\n")
-        solution = _eager_solution(plan.root / "references" / "solutions" / source.name, directory)
+        solution = eager_solution(plan.root / "references" / "solutions" / source.name, directory)
         trials.append(Trial("/".join(source.parts[-2:]), directory, solution, "eager", 0.02, max_judge_s=40.0))
     return trials
 
@@ -202,7 +208,7 @@ def _references(plan: Plan) -> list[Trial]:
 def _repeated(part: str, plan: Plan) -> list[Trial]:
     if part == "repeated-bounded":
         directory = _gemm(plan.root / part, 4096)
-        return [Trial("4096", directory, _eager_solution(plan.root / part / "solution", directory), "eager", 0.005)]
+        return [Trial("4096", directory, eager_solution(plan.root / part / "solution", directory), "eager", 0.005)]
     directory = problem(plan.root / part, (8192,))
     return [Trial("8192", directory, SOURCE / "solutions" / "h200", "eager", 0.002)]
 
@@ -228,15 +234,9 @@ def _sources(plan: Plan) -> list[Trial]:
 
 
 def _ask(judge: JudgeProcess, trial: Trial) -> tuple[JudgeAnswer, float]:
-    loaded = load_problem(trial.problem, key=f"bench/{trial.problem.name}")
-    variants = {workload.uuid: trial.variant for workload in loaded.workloads}
-    request = JudgeRequest.model_validate(
-        {
-            "id": "1", "kind": "evaluation", "problem": loaded.key, "problem_dir": str(trial.problem),
-            "problem_digest": loaded.digest, "solution_dir": str(trial.solution), "half_width": trial.half_width,
-            "max_judge_s": trial.max_judge_s, "baseline": variants, "sealed_baseline": variants,
-        }
-    )  # fmt: skip
+    request = evaluation_request(
+        trial.problem, trial.solution, trial.variant, half_width=trial.half_width, max_judge_s=trial.max_judge_s
+    )
     begin = time.perf_counter()
     answer = judge.ask(request, lambda _: None)
     return answer, time.perf_counter() - begin
