@@ -120,7 +120,7 @@ def evaluate(
         solution_dir: the solution's directory.
         settings: further fields of the request.
     """
-    request = evaluation_request(problem_dir, solution_dir, **settings)
+    request = evaluation_request(problem_dir, solution_dir).model_copy(update=settings)
     started_at = time.perf_counter()
     answer = judge.ask(request, lambda _: None)
     return answer, time.perf_counter() - started_at

@@ -67,7 +67,7 @@ def test_a_reference_that_updates_inputs_becomes_a_solution_with_the_same_output
     expected = reference.outputs(list(inputs.values()))
     updates = problem.definition.updates
     outputs = {
-        name: inputs[updates[name]].clone() if name in updates else torch.zeros_like(value)
+        name: torch.as_tensor(inputs[updates[name]]).clone() if name in updates else torch.zeros_like(value)
         for name, value in expected.items()
     }
     solve(*inputs.values(), *outputs.values())
