@@ -262,7 +262,7 @@ def run(q, k, v, w, b, mask):
     flat = (grouped + masked + shifted).flatten(0, 2)
     normed = F.layer_norm(F.linear(flat, w, b), (w.shape[0],), b, b)
     added = torch.addmm(b, normed, w.t()) + torch.mm(flat, w.t()) + flat @ w.t()
-    return added, torch.bmm(q[0], k[0].transpose(1, 2)), added.sum(0), added.mean(dim=(0, 1))
+    return added, torch.bmm(q[0], k[0].transpose(1, 2)), added.sum(0), added.unflatten(0, (4, -1)).mean(dim=(0, 1))
 """
 
 
