@@ -1,6 +1,7 @@
 """Measure the coverage of the GPU judge's intervals. A file stores every evaluation, so that a run can be resumed.
 
-    python -m benchmarks.gpu_intervals PART[,PART...] --file FILE [--count N] [--seconds S] [--shard I/N] [--cases GLOB]
+    python -m benchmarks.gpu_intervals PART[,PART...] --file FILE [--device DEVICE ...] [--count N] [--seconds S]
+        [--shard I/N] [--cases GLOB]
 
 Parts:
 
@@ -11,7 +12,8 @@ Parts:
 - repeated-sealed, repeated-bounded: one candidate several times, the range of its speed-ups;
 - sources: distinct Triton sources that no cache contains, seconds of each evaluation.
 
-On a host with several GPUs each shard has its own file and GPU (CUDA_VISIBLE_DEVICES).
+On a host with several GPUs `--device cuda:0 --device cuda:1 ...` starts a judge on each; every judge takes the next
+evaluation when it is free. Shards are for several hosts: each has its own file.
 
 An A/A part prints how many intervals contain 1, the mean log ratio with its standard error, and the median half-width.
 """
@@ -28,8 +30,11 @@ import shutil
 import statistics
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -291,23 +296,45 @@ def missing_trials(part: str, trials: Sequence[Trial], plan: Plan) -> list[Trial
     return [trials[number % len(trials)] for number in range(len(cases), target_count)] if trials else []
 
 
-def measure(judge: JudgeProcess, part: str, plan: Plan) -> None:
+OpenJudge = Callable[[str], AbstractContextManager[JudgeProcess]]
+"""Starts a judge on a device."""
+
+
+def measure(open_judge: OpenJudge, devices: Sequence[str], parts: Sequence[str], plan: Plan) -> None:
     """Run the evaluations that the file lacks until the time limit, and append their results.
 
     Args:
-        judge: a running judge.
-        part: name of the part.
+        open_judge: starts a judge.
+        devices: each has a judge of its own, which takes the next evaluation when it is free.
+        parts: names of the parts, in the order of their evaluations.
         plan: number of evaluations, time limit and file.
     """
-    for trial in missing_trials(part, PARTS[part](plan), plan):
-        if time.monotonic() > plan.until:
-            return
-        answer, seconds = _ask(judge, trial)
-        row = _row(part, trial, answer, seconds)
-        append_row(plan.file, row)
-        shown = f"{row.speedup:.4f} [{row.ci95_low:.4f}, {row.ci95_high:.4f}]" if row.ci95_low else row.reason
-        sys.stdout.write(f"{part} {trial.case} {row.verdict} {row.latency_us} us {shown} {row.trust} {seconds:.1f} s\n")
-        sys.stdout.flush()
+    trials = iter([(part, trial) for part in parts for trial in missing_trials(part, PARTS[part](plan), plan)])
+    lock = threading.Lock()
+
+    def run(device: str) -> None:
+        with open_judge(device) as judge:
+            while time.monotonic() < plan.until:
+                with lock:
+                    part, trial = next(trials, (None, None))
+                if part is None or trial is None:
+                    return
+                answer, seconds = _ask(judge, trial)
+                with lock:
+                    _report(_row(part, trial, answer, seconds), plan.file)
+
+    with ThreadPoolExecutor(len(devices)) as threads:
+        for future in [threads.submit(run, device) for device in devices]:
+            future.result()
+
+
+def _report(row: MeasuredRow, file: Path) -> None:
+    append_row(file, row)
+    interval = f"{row.speedup:.4f} [{row.ci95_low:.4f}, {row.ci95_high:.4f}]" if row.ci95_low else row.reason
+    sys.stdout.write(
+        f"{row.part} {row.case} {row.verdict} {row.latency_us} us {interval} {row.trust} {row.judge_s:.1f} s\n"
+    )
+    sys.stdout.flush()
 
 
 def summary(part: str, rows: list[MeasuredRow]) -> Iterator[tuple[str, str]]:
@@ -351,6 +378,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", type=lambda text: text.split(","))
     parser.add_argument("--file", type=Path, required=True)
+    parser.add_argument("--device", action="append", help="cuda:0 ...; may be given often; the first GPU by default")
     parser.add_argument("--count", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=420.0, help="begin no evaluation later than this")
     parser.add_argument("--cases", default="*", help="only trials whose case matches")
@@ -364,9 +392,12 @@ def main() -> None:
         os.environ.setdefault("HARNESS_LOCK_DIR", str(root / "locks"))
         end = time.monotonic() + options.seconds
         plan = Plan(options.file, root / "work", options.count, end, options.cases, options.shard)
-        with judge_process("cuda", root / "cache", "bubblewrap") as judge:
-            for part in options.parts:
-                measure(judge, part, plan)
+        measure(
+            lambda device: judge_process(device, root / "cache", "bubblewrap"),
+            options.device or ["cuda"],
+            options.parts,
+            plan,
+        )
     lines = [line for part in options.parts if (rows := plan.rows(part)) for line in summary(part, rows)]
     sys.stdout.write(tabulate(lines) + "\n")
 
