@@ -270,8 +270,8 @@ class Index:
             run: the run's name.
             kind: the entry's kind, a value of `EntryKind`.
         """
-        where = "(?1 IS NULL OR run = ?1) AND (?2 IS NULL OR kind = ?2)"
-        return int(self.query(f"SELECT count(*) FROM entries WHERE {where}", (run, kind))[0][0])  # noqa: S608
+        where = "(:run IS NULL OR run = :run) AND (:kind IS NULL OR kind = :kind)"
+        return int(self.query(f"SELECT count(*) FROM entries WHERE {where}", {"run": run, "kind": kind})[0][0])  # noqa: S608
 
     def query(self, sql: str, values: Values = ()) -> list[tuple[Any, ...]]:
         """Return the rows of an SQL query on the tables `entries` (columns: `Row`'s fields) and `documents`.

@@ -39,7 +39,7 @@ ALLOWED = "expected names, integers, + - * / // % **, unary signs and parenthese
 
 MALFORMED_DEFINITIONS: dict[str, tuple[Any, str]] = {
     "not JSON": ('{"name": "x",\n "axes": }', "s/p/definition.json:2: not JSON: expecting value at column 10"),
-    "a trailing comma": ('{"name": "x",\n}', "s/p/definition.json:2: not JSON: "),
+    "a trailing comma": ('{"name": "x",}', "s/p/definition.json:1: not JSON: "),
     "a list": ("[]", "s/p/definition.json:1: [] at the top; expected an object"),
     "a key twice": (
         '{\n "name": "x",\n "axes": {"n": {"type": "var"},\n  "n": {"type": "var"}}}',
