@@ -13,6 +13,7 @@ import pytest
 
 from harness.agents.model_access import api_backoff
 from harness.model.assignment import Assignment
+from harness.model.config import GatewayConfig
 from harness.model.process_status import DaemonStatus, JudgeStatus, PlannerStatus, WorkerStatus
 from harness.run_end import Snapshot, nothing_left, out_of_budget
 from harness.supervise import model_messages
@@ -117,7 +118,7 @@ def test_the_run_ends_with_the_limit_that_ended_its_workers() -> None:
 def test_what_keeps_workers_from_the_model_is_shown_while_it_does(site: Site) -> None:
     assert model_messages(site.workspace) == ()
     reason = "the model cannot be reached: ClientConnectorError"
-    api_backoff.back_off(site.workspace, after_s=60, reason=reason, first_s=1, longest_s=60)
+    api_backoff.back_off(site.workspace, GatewayConfig(), after_s=60, reason=reason)
     assert model_messages(site.workspace) == (f"{reason}: all workers wait and try again",)
     api_backoff.stop_requests(site.workspace, "the model API refuses the credential (401)")
     assert model_messages(site.workspace) == ("the model API refuses the credential (401)",)

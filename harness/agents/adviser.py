@@ -7,7 +7,6 @@ import logging
 import os
 import threading
 import time
-import uuid
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing, nullcontext
 from pathlib import Path
@@ -16,20 +15,14 @@ from harness.agents import confinement, documentation, prompting
 from harness.agents.governor import SpendTracker, reached_limit
 from harness.agents.kinds import KINDS
 from harness.agents.model_access import api_backoff
-from harness.agents.model_access.gateway import Gateway, Upstream
+from harness.agents.model_access.endpoint import Upstream
+from harness.agents.model_access.gateway import Gateway
 from harness.agents.model_access.meter import Meter
-from harness.agents.model_access.request_budget import RequestBudget, planner_limits
+from harness.agents.model_access.request_budget import RequestBudget, run_limits
 from harness.agents.session import Answer, Brief, End, Submitted, Tool, Tools
 from harness.errors import HarnessError, RepositoryError
 from harness.git.repo import Repo
-from harness.ledger.accounts import (
-    Account,
-    close_left_open,
-    present_time,
-    recorded_accounts,
-    total,
-    unrecorded_accounts,
-)
+from harness.ledger.accounts import Spent, close_left_open
 from harness.ledger.coordination import read_text
 from harness.model.config import Config, SessionBudget
 from harness.model.paths import SOLUTIONS
@@ -75,29 +68,25 @@ class PlanningModel:
         Returns:
             The name of the model; None if it made no valid proposal.
         """
-        state = api_backoff.read_backoff(self._workspace)
-        obstacle = state.stopped or (state.reason if state.wait_s() else None) or self._reached_limit()
+        config, state = self._config, api_backoff.read_backoff(self._workspace)
+        with Repo(self._workspace) as repo:
+            spend_tracker = SpendTracker(self._workspace, repo, config)
+        obstacle = (
+            state.stopped
+            or (state.reason if state.wait_s() else None)
+            or reached_limit(config.planner.budget, spend_tracker.spent(WORKER), "for the planner")
+            or reached_limit(config.agent.overall, spend_tracker.spent(), f"for the run {config.run}")
+        )
         if obstacle:
             logger.warning("the planner's model is not used: %s", obstacle)
             return None
         try:
-            return self._session(situation, check)
+            return self._session(situation, check, spend_tracker)
         except HarnessError as error:
             logger.warning("the session of the planner's model failed: %s", error)
         return None
 
-    def _reached_limit(self) -> str | None:
-        with Repo(self._workspace) as repo:
-            ledger = recorded_accounts(self._workspace, repo, self._config.coordination_branch)
-        run = self._config.run
-        accounts = {
-            account.id: account for account in (*unrecorded_accounts(self._workspace), *ledger) if account.run == run
-        }
-        of_planner = total(account for account in accounts.values() if account.worker == WORKER)
-        run_limit = reached_limit(self._config.agent.overall, total(accounts.values()), f"for the run {run}")
-        return reached_limit(self._config.planner.budget, of_planner, "for the planner") or run_limit
-
-    def _session(self, situation: dict[str, object], check: ProposalCheck) -> str | None:
+    def _session(self, situation: dict[str, object], check: ProposalCheck, spend_tracker: SpendTracker) -> str | None:
         accepted = threading.Event()
 
         def propose(arguments: object) -> Answer:
@@ -113,26 +102,12 @@ class PlanningModel:
         until = time.monotonic() + self._config.planner.deadline_s
         with ExitStack() as stack:
             gateway = stack.enter_context(Gateway(self._workspace, self._upstream, self._config.agent.gateway))
-            account = Account(
-                id=uuid.uuid4().hex,
-                run=self._config.run,
-                worker=WORKER,
-                problem="",
-                session="",
-                agent="claude",
-                began=present_time(),
-            )
-            meter = Meter(self._workspace, account, self._config.agent.prices)
-            stack.callback(meter.close)
-            with Repo(self._workspace) as repo:
-                spend_tracker = SpendTracker(self._workspace, repo, self._config)
-            limits = planner_limits(self._config, WORKER, spend_tracker)
-            budget = RequestBudget(self._workspace, meter, spend_tracker, limits, self._config.agent.prices)
-            stack.callback(budget.close)
-            socket = gateway.serve(self._directory / "gateway", meter, lambda: None, budget)
-            stack.callback(socket.close)
+            meter = stack.enter_context(closing(Meter(self._workspace, self._config, WORKER, "claude")))
+            limits = run_limits(self._config, self._config.planner.budget, WORKER, spend_tracker)
+            budget = stack.enter_context(closing(RequestBudget(meter, spend_tracker, limits)))
+            stack.enter_context(gateway.serve(self._directory / "gateway", budget, lambda: None))
             session = KINDS["claude"](self._brief(situation, tool))
-            meter.add(meter.account.spent, session=session.id)
+            meter.add(Spent(), session=session.id)
             for event in stack.enter_context(closing(session.events())):
                 if accepted.is_set() or self._stop.is_set() or time.monotonic() > until:
                     break

@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from harness.agents.command import CommandSession, check_command
+from harness.agents.model_access.endpoint import Upstream
 from harness.agents.session import AgentSession, Brief
 from harness.agents.tuner import TunerSession
 from harness.errors import ConfigurationError
@@ -67,8 +68,6 @@ def check_claude(config: Config) -> None:
     Raises:
         ConfigurationError: the SDK or the credential is missing.
     """
-    from harness.agents.model_access.gateway import Upstream  # noqa: PLC0415
-
     check_packages()
     if config.agent.network == "gateway":
         Upstream.of_environment(os.environ)

@@ -10,13 +10,12 @@ import logging
 import os
 import threading
 import time
-import uuid
 import zlib
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from harness.agents import confinement, documentation, prompt_tables, prompting
 from harness.agents.agent_tools import AgentTools
@@ -27,7 +26,7 @@ from harness.agents.kernel_facts import KernelFacts
 from harness.agents.kinds import KINDS
 from harness.agents.local_tools import find_local_tools
 from harness.agents.model_access import api_backoff
-from harness.agents.model_access.gateway import Gateway, Upstream
+from harness.agents.model_access.endpoint import Upstream
 from harness.agents.model_access.meter import Meter
 from harness.agents.model_access.request_budget import RequestBudget, worker_limits
 from harness.agents.others_work import best_of_others, show_others
@@ -38,7 +37,7 @@ from harness.agents.solution_sync import replace_with_copy, sync_solution
 from harness.agents.transcripts import agent_directory
 from harness.errors import ConfigurationError, HarnessError
 from harness.git.repo import Repo
-from harness.ledger.accounts import Account, Spent, close_left_open, present_time
+from harness.ledger.accounts import Spent, close_left_open
 from harness.ledger.coordination import read_text
 from harness.model.assignment import Assignment
 from harness.model.checking import CheckReply, ShownCode
@@ -49,6 +48,9 @@ from harness.model.paths import problem_path
 from harness.model.problem import Problem
 from harness.workspace.directories import COORDINATION_NAME, Workspace
 from harness.workspace.files import atomic_write, file_lock
+
+if TYPE_CHECKING:
+    from harness.agents.model_access.gateway import Gateway
 
 _CRASHES = 3
 """Number of consecutive crashes of a session's process, without a submission in between, that ends the session."""
@@ -123,6 +125,8 @@ class Sessions:
         self._spend_tracker = SpendTracker(self._workspace, self._repo, self._config)
         self._gateway: Gateway | None = None
         if self._kind != "tuner" and self._config.agent.network == "gateway":
+            from harness.agents.model_access.gateway import Gateway  # noqa: PLC0415 - 12 MB that a tuner does not need
+
             with suppress(ConfigurationError):  # an agent of kind `command` may need no credential
                 upstream = Upstream.of_environment(os.environ)
                 gateway = Gateway(self._workspace, upstream, self._config.agent.gateway)
@@ -192,12 +196,11 @@ class Sessions:
         """Open a session, process its events and close it; return its end and its number of submissions."""
         before = self._spend_tracker.spent(session=resume) if resume else Spent()
         with ExitStack() as stack:
-            meter = self._meter(work_item, resume)
-            stack.callback(meter.close)
+            account = self._name, self._kind, work_item.row.problem, resume or ""
+            meter = stack.enter_context(closing(Meter(self._workspace, self._config, *account)))
             agent_tools = self._agent_tools(work_item, meter)
             limits = worker_limits(self._config, meter, self._spend_tracker, before)
-            budget = RequestBudget(self._workspace, meter, self._spend_tracker, limits, self._config.agent.prices)
-            stack.callback(budget.close)
+            budget = stack.enter_context(closing(RequestBudget(meter, self._spend_tracker, limits)))
             governor = Governor(
                 self._config, self._name, meter, self._spend_tracker, agent_tools, before, lambda: _refusal_of(budget)
             )
@@ -205,8 +208,7 @@ class Sessions:
             if view is not None and (resume is None or not view.solution.is_dir()):
                 replace_with_copy(work_item.solution, view.solution)
             if self._gateway is not None and view is not None and view.sockets is not None:
-                socket = self._gateway.serve(view.sockets, meter, governor.out_of_budget, budget)
-                stack.callback(socket.close)
+                stack.enter_context(self._gateway.serve(view.sockets, budget, governor.out_of_budget))
             connecting = stack.enter_context(self._connection_slot() if self._kind == "claude" else ExitStack())
             self.current = KINDS[self._kind](self._brief(work_item, agent_tools, view, resume, before))
             self.record.remember(work_item.row.problem, self.current.id)
@@ -395,19 +397,6 @@ class Sessions:
             sync_solution(self._writable_solution, work_item.solution)
         except HarnessError as error:
             logger.warning("%s left files that cannot be copied: %s", self._name, error)
-
-    def _meter(self, work_item: WorkItem, resume: str | None) -> Meter:
-        account = Account(
-            id=uuid.uuid4().hex,
-            run=self._config.run,
-            worker=self._name,
-            problem=work_item.row.problem,
-            session=resume or "",
-            agent=self._kind,
-            began=present_time(),
-            model=self._config.agent.model or "none",
-        )
-        return Meter(self._workspace, account, self._config.agent.prices)
 
 
 def _refusal_of(budget: RequestBudget) -> str | None:

@@ -8,19 +8,22 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import aiohttp
 import pytest
 
+from harness.agents.governor import SpendTracker
 from harness.agents.model_access import api_backoff
-from harness.agents.model_access.gateway import Gateway, Upstream
+from harness.agents.model_access.endpoint import Upstream
+from harness.agents.model_access.gateway import Gateway
 from harness.agents.model_access.meter import Meter
 from harness.agents.model_access.prices import price_of, usd
+from harness.agents.model_access.request_budget import RequestBudget
 from harness.agents.model_access.usage import AnswerUsage
 from harness.errors import ConfigurationError
-from harness.ledger.accounts import Account, Spent, present_time, unrecorded_accounts
-from harness.model.config import GatewayConfig, Price
+from harness.ledger.accounts import Spent, unrecorded_accounts
+from harness.model.config import Config, GatewayConfig, Price
 from harness.workspace.directories import Workspace
 from tests.scripted_model import Fail, Say, ScriptedModel, scripted
 from tests.site import git
@@ -41,11 +44,9 @@ def model() -> Iterator[ScriptedModel]:
         yield scripted_model
 
 
-def meter_of(workspace: Workspace) -> Meter:
-    account = Account(
-        id="a1", run="main", worker="w01", problem="t/one", session="s1", agent="claude", began=present_time()
-    )
-    return Meter(workspace, account, {})
+def unlimited(workspace: Workspace) -> RequestBudget:
+    spend_tracker = cast("SpendTracker", None)  # only a limit reads it
+    return RequestBudget(Meter(workspace, Config(), "w01", "claude", "t/one"), spend_tracker, ())
 
 
 def ask(
@@ -59,17 +60,16 @@ def ask(
     upstream = Upstream.of_environment({"ANTHROPIC_BASE_URL": model.url, "ANTHROPIC_API_KEY": KEY})
     config = GatewayConfig(first_s=0.1, longest_s=0.2, hold_s=1.0)
     directory = workspace.state / "gateway"
-    with Gateway(workspace, upstream, config) as gateway:
-        served = gateway.serve(directory, meter_of(workspace), lambda: limit_message)
+    with (
+        Gateway(workspace, upstream, config) as gateway,
+        gateway.serve(directory, unlimited(workspace), lambda: limit_message),
+    ):
+        # A socket's path has at most 107 characters, and a test's directory may be deep.
+        handle = os.open(directory, os.O_PATH)
         try:
-            # A socket's path has at most 107 characters, and a test's directory may be deep.
-            handle = os.open(directory, os.O_PATH)
-            try:
-                return asyncio.run(_post(Path(f"/proc/self/fd/{handle}/socket"), path, {**BODY, **body}))
-            finally:
-                os.close(handle)
+            return asyncio.run(_post(Path(f"/proc/self/fd/{handle}/socket"), path, {**BODY, **body}))
         finally:
-            served.close()
+            os.close(handle)
 
 
 async def _post(socket: Path, path: str, body: dict[str, Any]) -> tuple[int, str]:
@@ -128,12 +128,13 @@ def test_back_off_doubles_to_its_limit_and_ends_with_success(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(time, "time", lambda: 1e9)  # on a busy machine, the rest of the wait is shorter when it is read
+    config = GatewayConfig(first_s=1, longest_s=5)
     waits = [
-        api_backoff.back_off(workspace, after_s=after_s, reason="x", first_s=1, longest_s=5).wait_s()
+        api_backoff.back_off(workspace, config, after_s=after_s, reason="x").wait_s()
         for after_s in (None, 0.0, None, 0.0)
     ]
     assert waits == [1, 2, 4, 5]
-    assert api_backoff.back_off(workspace, after_s=60, reason="x", first_s=1, longest_s=5).wait_s() == 60
+    assert api_backoff.back_off(workspace, config, after_s=60, reason="x").wait_s() == 60
     api_backoff.allow_requests(workspace)
     assert api_backoff.read_backoff(workspace).wait_s() == 60, "a wait stays in force over a restart"
     api_backoff.reset_failures(workspace, api_backoff.read_backoff(workspace))

@@ -10,7 +10,7 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,10 +18,11 @@ import aiohttp
 import pytest
 
 from harness.agents.governor import SpendTracker
-from harness.agents.model_access.gateway import Gateway, Upstream
+from harness.agents.model_access.endpoint import Upstream
+from harness.agents.model_access.gateway import Gateway
 from harness.agents.model_access.meter import Meter
+from harness.agents.model_access.prices import DEFAULT_OUTPUT_TOKENS, TOKENS_PER_BYTE, RequestBounds
 from harness.agents.model_access.request_budget import RequestBudget, worker_limits
-from harness.agents.model_access.request_cost import DEFAULT_OUTPUT_TOKENS, TOKENS_PER_BYTE, RequestBounds
 from harness.errors import FormatError
 from harness.git.repo import Repo
 from harness.ledger.accounts import Account, Spent, present_time, set_aside, total, unrecorded_accounts, write_account
@@ -72,21 +73,14 @@ async def _post(socket: Path) -> tuple[int, str]:
 
 @contextmanager
 def at_work(site: Site, model: ScriptedModel, name: str, config: Config) -> Iterator[Worker]:
-    workspace, account = site.workspace, account_of(name)
+    workspace = site.workspace
     upstream = Upstream.of_environment({"ANTHROPIC_BASE_URL": model.url, "ANTHROPIC_API_KEY": agents_site.KEY})
     with Repo(workspace) as repo, Gateway(workspace, upstream, GatewayConfig()) as gateway:
-        spend_tracker, meter = SpendTracker(workspace, repo, config), Meter(workspace, account, {})
-        budget = RequestBudget(
-            workspace, meter, spend_tracker, worker_limits(config, meter, spend_tracker, Spent()), {}
-        )
+        spend_tracker, meter = SpendTracker(workspace, repo, config), Meter(workspace, config, name, "claude", "t/one")
+        budget = RequestBudget(meter, spend_tracker, worker_limits(config, meter, spend_tracker, Spent()))
         directory = workspace.state / "agents" / name
-        served = gateway.serve(directory, meter, lambda: None, budget)
-        try:
+        with closing(meter), closing(budget), gateway.serve(directory, budget, lambda: None):
             yield Worker(gateway, directory, budget)
-        finally:
-            served.close()
-            budget.close()
-            meter.close()
 
 
 def account_of(name: str, *, usd: float = 0.0) -> Account:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 
 from harness.errors import FormatError
 from harness.formats.bounded import load_json_file
+from harness.model.config import GatewayConfig
 from harness.workspace.directories import Workspace
 from harness.workspace.files import atomic_write, file_lock
 
@@ -45,26 +46,23 @@ def read_backoff(workspace: Workspace) -> ApiBackoff:
     return ApiBackoff()
 
 
-def back_off(
-    workspace: Workspace, *, after_s: float | None, reason: str, first_s: float, longest_s: float
-) -> ApiBackoff:
+def back_off(workspace: Workspace, config: GatewayConfig, *, after_s: float | None, reason: str) -> ApiBackoff:
     """Make all workers wait before the next request, and return the new state.
 
     Args:
         workspace: the workspace whose workers wait.
-        after_s: seconds that the API asked for; None if it gave none. A value below `first_s` (some APIs send 0) is
-            ignored: immediate retries fail again.
+        config: sets the first wait without `after_s`, which is doubled after each consecutive failure, and the longest.
+        after_s: seconds that the API asked for; None if it gave none. A value below the first wait (some APIs send 0)
+            is ignored: immediate retries fail again.
         reason: shown to people and to agents.
-        first_s: the first wait without `after_s`; doubled after each consecutive failure.
-        longest_s: upper bound on the doubled wait.
     """
-    with _changing(workspace):
-        state = read_backoff(workspace)
-        doubled_s = min(longest_s, first_s * 2.0 ** min(state.failures, 30))
-        until = time.time() + (doubled_s if after_s is None or after_s < first_s else after_s)
-        state = replace(state, hold_until=max(state.hold_until, until), reason=reason, failures=state.failures + 1)
-        _write(workspace, state)
-    return state
+
+    def extended(state: ApiBackoff) -> ApiBackoff:
+        doubled_s = min(config.longest_s, config.first_s * 2.0 ** min(state.failures, 30))
+        until = time.time() + (doubled_s if after_s is None or after_s < config.first_s else after_s)
+        return replace(state, hold_until=max(state.hold_until, until), reason=reason, failures=state.failures + 1)
+
+    return _change(workspace, extended)
 
 
 def stop_requests(workspace: Workspace, reason: str) -> None:
@@ -74,8 +72,7 @@ def stop_requests(workspace: Workspace, reason: str) -> None:
         workspace: the workspace whose workers stop.
         reason: the refusal, as shown to people.
     """
-    with _changing(workspace):
-        _write(workspace, replace(read_backoff(workspace), stopped=reason))
+    _change(workspace, lambda state: replace(state, stopped=reason))
 
 
 def reset_failures(workspace: Workspace, state: ApiBackoff) -> None:
@@ -86,28 +83,19 @@ def reset_failures(workspace: Workspace, state: ApiBackoff) -> None:
         state: as read before the request. Without failures in it, the file is not written.
     """
     if state.failures:
-        with _changing(workspace):
-            _write(workspace, replace(read_backoff(workspace), failures=0, reason=""))
+        _change(workspace, lambda present: replace(present, failures=0, reason=""))
 
 
 def allow_requests(workspace: Workspace) -> None:
     """Clear the refusal of a credential, since the environment may hold another one; a wait stays in force."""
     if read_backoff(workspace).stopped:
-        with _changing(workspace):
-            _write(workspace, replace(read_backoff(workspace), stopped=None))
+        _change(workspace, lambda state: replace(state, stopped=None))
 
 
-@contextmanager
-def _changing(workspace: Workspace) -> Iterator[None]:
+def _change(workspace: Workspace, changed: Callable[[ApiBackoff], ApiBackoff]) -> ApiBackoff:
+    """Replace the stored state by `changed` of it, and return the new state."""
     with file_lock(workspace.state / "locks" / "fleet", wait_s=_LOCK_S, owner="a gateway"):
-        yield
-
-
-def _write(workspace: Workspace, state: ApiBackoff) -> None:
-    record = {
-        "hold_until": state.hold_until,
-        "why": state.reason,
-        "failures": state.failures,
-        "stopped": state.stopped,
-    }
-    atomic_write(workspace.state / "fleet.json", json.dumps(record))
+        state = changed(read_backoff(workspace))
+        record = asdict(state)
+        atomic_write(workspace.state / "fleet.json", json.dumps({"why": record.pop("reason"), **record}))
+    return state

@@ -1,29 +1,54 @@
-"""One cheap request to the model API, which checks that it can be reached and that it accepts the key."""
+"""The address of the model API and its credential, and one cheap request that checks both."""
 
 from __future__ import annotations
 
 import http.client
 import json
-import queue
 import socket
 import threading
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import urlsplit
 
-from harness.agents.model_access.gateway import Upstream
 from harness.errors import ConfigurationError
 
-_REFUSED = {401, 403}
+REFUSED = {401, 403}
+"""HTTP statuses by which the model API refuses a credential."""
 _NOT_THERE = {301, 302, 303, 307, 308, 404, 405}
 """The gateway follows no redirect."""
-_QUOTED = 200
+
 # A request without messages is invalid and costs nothing; the API checks the key first.
 _REQUEST = {"model": "claude-haiku-4-5", "max_tokens": 1, "messages": []}
 
-_Outcome = ConfigurationError | int
-"""The error of a failed request, or the HTTP status of its answer."""
+
+@dataclass(frozen=True)
+class Upstream:
+    """Address of the model API and the headers with the credential."""
+
+    url: str
+    headers: Mapping[str, str]
+
+    @classmethod
+    def of_environment(cls, environ: Mapping[str, str]) -> Upstream:
+        """Read ANTHROPIC_BASE_URL and ANTHROPIC_API_KEY (or ANTHROPIC_AUTH_TOKEN).
+
+        Raises:
+            ConfigurationError: there is no credential.
+        """
+        url = (environ.get("ANTHROPIC_BASE_URL") or "https://api.anthropic.com").rstrip("/")
+        if key := environ.get("ANTHROPIC_API_KEY"):
+            return cls(url, {"x-api-key": key})
+        if token := environ.get("ANTHROPIC_AUTH_TOKEN"):
+            return cls(url, {"authorization": f"Bearer {token}"})
+        raise ConfigurationError(
+            "no credential for the model",
+            where="ANTHROPIC_API_KEY",
+            remedy="export ANTHROPIC_API_KEY=..., or use `harness start --agent tuner`, which needs no model",
+        )
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -48,25 +73,22 @@ def ask_endpoint(upstream: Upstream, *, within_s: float) -> Literal["accepted", 
         ConfigurationError: the endpoint cannot be reached, or it refuses the key.
     """
     connected = threading.Event()
-    outcomes: queue.SimpleQueue[_Outcome] = queue.SimpleQueue()
+    status: Future[int] = Future()
 
     def ask() -> None:
         try:
-            outcomes.put(_status(upstream, connected, within_s))
+            status.set_result(_status(upstream, connected, within_s))
         except ConfigurationError as error:
-            outcomes.put(error)
+            status.set_exception(error)
 
     # Name resolution has no timeout, so the request runs in a daemon thread that is abandoned at the deadline.
     threading.Thread(target=ask, name="endpoint", daemon=True).start()
     try:
-        outcome = outcomes.get(timeout=within_s)
-    except queue.Empty:
+        return "no such path" if status.result(within_s) in _NOT_THERE else "accepted"
+    except TimeoutError:
         if connected.is_set():
             return "slow"
         raise _unreachable(upstream.url, f"no connection within {within_s:g} s") from None
-    if isinstance(outcome, ConfigurationError):
-        raise outcome
-    return "no such path" if outcome in _NOT_THERE else "accepted"
 
 
 def _status(upstream: Upstream, connected: threading.Event, within_s: float) -> int:
@@ -82,8 +104,8 @@ def _status(upstream: Upstream, connected: threading.Event, within_s: float) -> 
             return int(answer.status)
     except urllib.error.HTTPError as error:
         with error:
-            if error.code in _REFUSED:
-                message = " ".join(error.read(4096).decode(errors="replace").split())[:_QUOTED]
+            if error.code in REFUSED:
+                message = " ".join(error.read(4096).decode(errors="replace").split())[:200]
                 raise ConfigurationError(
                     f"the model API refuses the key ({error.code}): {message}",
                     where=upstream.url,

@@ -4,41 +4,42 @@ from __future__ import annotations
 
 import threading
 import time
+import uuid
 from dataclasses import replace
 
 from harness.agents.model_access.prices import price_of, usd
 from harness.ledger.accounts import Account, Spent, present_time, write_account
-from harness.model.config import Price
+from harness.model.config import Config
 from harness.workspace.directories import Workspace
 
 
 class Meter:
-    """Adds usage to the account of one session. Thread-safe.
+    """Opens the account of one session, and adds usage to it. Thread-safe.
 
     Args:
         workspace: stores the account.
-        account: the account at the start of the session.
-        prices: model name pattern -> price, from harness.yaml.
+        config: names the run and sets the prices.
+        worker: name of the worker.
+        agent: kind of its agent.
+        problem: key of the session's problem; empty for the planner.
+        session: id of a session that is resumed; empty for another one.
     """
 
-    def __init__(self, workspace: Workspace, account: Account, prices: dict[str, Price]) -> None:
-        self._workspace, self._account, self._prices = workspace, account, prices
-        self._since = time.monotonic()
+    def __init__(
+        self, workspace: Workspace, config: Config, worker: str, agent: str, problem: str = "", session: str = ""
+    ) -> None:
+        self.workspace, self.prices = workspace, config.agent.prices
+        self.account = Account(uuid.uuid4().hex, config.run, worker, problem, session, agent, began=present_time())
+        """The present account."""
+        self._since = self.last_activity = time.monotonic()
+        """`last_activity`: monotonic time of the last data from the model API."""
         self._lock = threading.Lock()
-        self.last_activity = time.monotonic()
-        """Monotonic time of the last data from the model API."""
-        with self._lock:
-            write_account(workspace, account)
-
-    @property
-    def account(self) -> Account:
-        """Return the present account."""
-        return self._account
+        write_account(workspace, self.account)
 
     @property
     def spent(self) -> Spent:
         """Return the usage since the session was opened."""
-        return replace(self._account.spent, seconds=time.monotonic() - self._since)
+        return replace(self.account.spent, seconds=time.monotonic() - self._since)
 
     def add_answer(self, model: str, usage: Spent) -> None:
         """Add an answer of the model at its price.
@@ -47,8 +48,7 @@ class Meter:
             model: name of the model, from the answer.
             usage: the tokens that the answer reports.
         """
-        cost_usd = usd(usage, price_of(model, self._prices))
-        self.add(replace(usage, usd=cost_usd), model=model)
+        self.add(replace(usage, usd=usd(usage, price_of(model, self.prices))), model=model)
 
     def add(self, usage: Spent, *, model: str | None = None, session: str | None = None) -> None:
         """Add usage and write the account to disk.
@@ -58,18 +58,18 @@ class Meter:
             model: replaces the model of the account; None leaves it.
             session: replaces the session id of the account; None leaves it.
         """
-        with self._lock:
-            spent = replace(self._account.spent + usage, seconds=time.monotonic() - self._since)
-            changes = {name: value for name, value in (("model", model), ("session", session)) if value}
-            self._account = replace(self._account, spent=spent, **changes)
-            write_account(self._workspace, self._account)
+        changes = {name: value for name, value in (("model", model), ("session", session)) if value}
+        self._write(usage, **changes)
 
     def close(self) -> None:
         """Record the end of the session."""
+        self._write(Spent(), ended=present_time())
+
+    def _write(self, usage: Spent, **changes: str) -> None:
         with self._lock:
-            spent = replace(self._account.spent, seconds=time.monotonic() - self._since)
-            self._account = replace(self._account, spent=spent, ended=present_time())
-            write_account(self._workspace, self._account)
+            spent = replace(self.account.spent + usage, seconds=time.monotonic() - self._since)
+            self.account = replace(self.account, spent=spent, **changes)
+            write_account(self.workspace, self.account)
 
     def record_activity(self) -> None:
         """Record that the model API has sent data."""

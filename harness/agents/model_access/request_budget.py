@@ -6,16 +6,16 @@ at most by the amount by which answers cost more than their reservations.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from harness.agents.governor import SpendTracker
 from harness.agents.model_access.meter import Meter
-from harness.agents.model_access.request_cost import RequestBound, RequestBounds
+from harness.agents.model_access.prices import RequestBounds
 from harness.ledger.accounts import Spent
 from harness.ledger.reservations import Reservation, changing_reservations, new_reservation, release
-from harness.model.config import Budget, Config, Price
-from harness.workspace.directories import Workspace
+from harness.model.config import Budget, Config
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,7 @@ class MoneyLimit:
     """A limit in USD and the amounts that count against it."""
 
     usd: float
+    """Infinite if no limit is set."""
     scope: str
     """The scope in words, such as `for the run main`."""
     spent_usd: Callable[[], float]
@@ -59,23 +60,15 @@ class RequestBudget:
     """Reserves the cost of one session's requests. Thread-safe.
 
     Args:
-        workspace: stores the reservations.
         meter: the session's account.
         spend_tracker: reads the usage of all workers.
         limits: the limits that apply to the session.
-        prices: model name pattern -> price, from harness.yaml.
     """
 
-    def __init__(
-        self,
-        workspace: Workspace,
-        meter: Meter,
-        spend_tracker: SpendTracker,
-        limits: tuple[MoneyLimit, ...],
-        prices: Mapping[str, Price],
-    ) -> None:
-        self._workspace, self._meter, self._spend_tracker, self._limits = workspace, meter, spend_tracker, limits
-        self._bounds = RequestBounds(prices)
+    def __init__(self, meter: Meter, spend_tracker: SpendTracker, limits: tuple[MoneyLimit, ...]) -> None:
+        self.meter, self._spend_tracker = meter, spend_tracker
+        self._limits = [limit for limit in limits if math.isfinite(limit.usd)]
+        self._bounds = RequestBounds(meter.prices)
         self._closed = False
         self.refused: Refused | None = None
         """The last refusal, which ends the session."""
@@ -92,23 +85,25 @@ class RequestBudget:
         """
         if not self._limits:
             return Reserved(None, len(body))
-        bound = self._bounds.bound(body)
-        account = self._meter.account
+        bound, account = self._bounds.bound(body), self.meter.account
         reservation = new_reservation(run=account.run, worker=account.worker, account=account.id, usd=bound.usd)
-        with changing_reservations(self._workspace) as reservations:
+        with changing_reservations(self.meter.workspace) as reservations:
             if self._closed:  # the client has disconnected
                 return Refused("the session has ended", of_session=True)
             self._spend_tracker.refresh()
             waits = None
             for limit in self._limits:
-                left_usd = limit.usd - limit.spent_usd()
+                left_usd, of_limit = limit.usd - limit.spent_usd(), f"of the {limit.usd:g} USD {limit.scope}"
                 if bound.usd > left_usd:
-                    self.refused = Refused(_refusal(limit, left_usd, bound), limit.of_session)
+                    reason = (
+                        f"{max(left_usd, 0.0):.2f} {of_limit} are left, and the next request may cost {bound.usd:.2f} "
+                        f"({bound.input_tokens} tokens read, {bound.output_tokens} written)"
+                    )
+                    self.refused = Refused(reason, limit.of_session)
                     return self.refused
                 reserved_usd = sum(earlier.usd for earlier in reservations if limit.covers(earlier))
                 if bound.usd > left_usd - reserved_usd:
-                    of_limit = f"{limit.usd:g} USD {limit.scope}"
-                    waits = BudgetReserved(f"requests in flight reserve {reserved_usd:.2f} of the {of_limit}")
+                    waits = BudgetReserved(f"requests in flight reserve {reserved_usd:.2f} {of_limit}")
             if waits is not None:
                 return waits
             reservations.append(reservation)
@@ -125,14 +120,13 @@ class RequestBudget:
             self._bounds.learn(reserved.request_bytes, answer_spent)
         settled = reserved.reservation
         if settled is not None:
-            release(self._workspace, lambda reservation: reservation.id == settled.id)
+            release(self.meter.workspace, lambda reservation: reservation.id == settled.id)
 
     def close(self) -> None:
         """Release the session's reservations and refuse further ones."""
         self._closed = True
         if self._limits:
-            account = self._meter.account.id
-            release(self._workspace, lambda reservation: reservation.account == account)
+            release(self.meter.workspace, lambda reservation: reservation.account == self.meter.account.id)
 
 
 def worker_limits(config: Config, meter: Meter, spend_tracker: SpendTracker, before: Spent) -> tuple[MoneyLimit, ...]:
@@ -144,63 +138,36 @@ def worker_limits(config: Config, meter: Meter, spend_tracker: SpendTracker, bef
         spend_tracker: reads the usage of the run.
         before: usage of earlier openings of the same session.
     """
-    account, session_usd = meter.account, config.agent.per_session.usd
-    of_session = (
-        MoneyLimit(
-            session_usd,
-            "for a session",
-            lambda: before.usd + meter.account.spent.usd,
-            lambda reservation: reservation.account == account.id,
-            of_session=True,
-        )
-        if session_usd is not None
-        else None
+    of_session = MoneyLimit(
+        config.agent.per_session.usd or math.inf,
+        "for a session",
+        lambda: before.usd + meter.account.spent.usd,
+        lambda reservation: reservation.account == meter.account.id,
+        of_session=True,
     )
-    limits = (of_session, *_of_worker_and_run(config, config.agent.per_worker, account.worker, spend_tracker))
-    return tuple(limit for limit in limits if limit is not None)
+    return of_session, *run_limits(config, config.agent.per_worker, meter.account.worker, spend_tracker)
 
 
-def planner_limits(config: Config, worker: str, spend_tracker: SpendTracker) -> tuple[MoneyLimit, ...]:
-    """Return the limits of the planner's sessions.
+def run_limits(config: Config, budget: Budget, worker: str, spend_tracker: SpendTracker) -> tuple[MoneyLimit, ...]:
+    """Return the limits of a worker and of the run, for all of the worker's sessions.
 
     Args:
-        config: sets the limits.
-        worker: the planner's name in the accounts.
+        config: names the run and sets its limit.
+        budget: the worker's limits.
+        worker: name of the worker, or of the planner.
         spend_tracker: reads the usage of the run.
     """
-    limits = _of_worker_and_run(config, config.planner.budget, worker, spend_tracker)
-    return tuple(limit for limit in limits if limit is not None)
-
-
-def _of_worker_and_run(
-    config: Config, budget: Budget, worker: str, spend_tracker: SpendTracker
-) -> tuple[MoneyLimit | None, ...]:
-    run, run_usd = config.run, config.agent.overall.usd
-    of_worker = (
-        MoneyLimit(
-            budget.usd,
-            f"for {worker}",
-            lambda: spend_tracker.spent(worker).usd,
-            lambda reservation: (reservation.run, reservation.worker) == (run, worker),
-        )
-        if budget.usd is not None
-        else None
+    run = config.run
+    of_worker = MoneyLimit(
+        budget.usd or math.inf,
+        f"for {worker}",
+        lambda: spend_tracker.spent(worker).usd,
+        lambda reservation: (reservation.run, reservation.worker) == (run, worker),
     )
-    of_run = (
-        MoneyLimit(
-            run_usd,
-            f"for the run {run}",
-            lambda: spend_tracker.spent().usd,
-            lambda reservation: reservation.run == run,
-        )
-        if run_usd is not None
-        else None
+    of_run = MoneyLimit(
+        config.agent.overall.usd or math.inf,
+        f"for the run {run}",
+        lambda: spend_tracker.spent().usd,
+        lambda reservation: reservation.run == run,
     )
     return of_worker, of_run
-
-
-def _refusal(limit: MoneyLimit, left_usd: float, bound: RequestBound) -> str:
-    return (
-        f"{max(left_usd, 0.0):.2f} of the {limit.usd:g} USD {limit.scope} are left, and the next request may cost "
-        f"{bound.usd:.2f} ({bound.input_tokens} tokens read, {bound.output_tokens} written)"
-    )

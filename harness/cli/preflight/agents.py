@@ -11,8 +11,7 @@ from pathlib import Path
 from harness.agents.command import check_template
 from harness.agents.confinement import check
 from harness.agents.kinds import check_packages
-from harness.agents.model_access.endpoint import ask_endpoint
-from harness.agents.model_access.gateway import Upstream
+from harness.agents.model_access.endpoint import Upstream, ask_endpoint
 from harness.agents.visibility import check_program
 from harness.cli.preflight.check import Check, RunPlan
 from harness.errors import ConfigurationError
