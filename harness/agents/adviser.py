@@ -19,9 +19,9 @@ from harness.agents.model_access.endpoint import Upstream
 from harness.agents.model_access.gateway import Gateway
 from harness.agents.model_access.meter import Meter
 from harness.agents.model_access.request_budget import RequestBudget, run_limits
-from harness.agents.session import Answer, Brief, End, Submitted, Tool, Tools
+from harness.agents.session import Answer, Brief, End, Tool, Tools
 from harness.errors import HarnessError, RepositoryError
-from harness.git.repo import Repo
+from harness.git.repo import Repo, Submission
 from harness.ledger.accounts import Spent, close_left_open
 from harness.ledger.coordination import read_text
 from harness.model.config import Config, SessionBudget
@@ -153,7 +153,7 @@ class PlanningModel:
 
 
 def _no_tools() -> Tools:
-    def refuse(_: str) -> Submitted:
+    def refuse(_: str) -> Submission:
         raise RepositoryError("the planner cannot submit a solution")
 
     return Tools(commit=refuse, outcome=lambda _: None, history=tuple, note=lambda *_: None, turn=nullcontext)

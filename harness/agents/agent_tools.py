@@ -9,21 +9,23 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import get_args
 
-from harness.agents.answers import attempts_text, outcome_text
-from harness.agents.check_answers import check_outcome
+from harness.agents.answers import attempts_text, check_outcome, outcome_text
 from harness.agents.documentation import search
 from harness.agents.others_work import differences
-from harness.agents.session import Answer, Parameter, Submitted, Tool, Tools
+from harness.agents.session import Answer, Parameter, Tool, Tools
 from harness.errors import HarnessError
+from harness.git.repo import Submission
 from harness.ledger.accounts import Spent
 from harness.ledger.candidates import TriedCandidate
 from harness.model.checking import ShownCode
+from harness.model.counter_text import report_lines
 from harness.model.verdict import Verdict
 
 _LONGEST_MESSAGE = 2000
 _LONGEST_NOTE = 400
 _COMMIT = re.compile(r"[0-9a-f]{6,40}")
 _SHOWN: tuple[ShownCode, ...] = get_args(ShownCode)
+_WITHOUT_COUNTERS = "Use the result of `submit`: the share of the bound per workload, and which sizes are worst."
 
 logger = logging.getLogger(__name__)
 
@@ -33,14 +35,12 @@ class AgentTools:
     """The tools of one session, and counts of their uses."""
 
     tools: Tools
-    lessons: Callable[[], tuple[str, ...]]
-    """Return the lessons about the problem and its family, one line each."""
+    target: str
+    """Such as `cpu` or `h200`."""
     axes: dict[str, str]
     """Workload uuid -> its sizes as text."""
     hide: Callable[[str], str]
     """Replace the host's paths in a message with the paths inside the sandbox."""
-    profile: Callable[[Submitted | None, str], Answer]
-    """Profile a candidate on a workload, arguments by its sizes or uuid."""
     add_spent: Callable[[Spent], None]
     """Add usage to the session's account."""
     submissions: int = 0
@@ -50,78 +50,61 @@ class AgentTools:
     """`seq` of the entry of the last submission, which proves a lesson."""
     reward_hacks: int = 0
     """Number of REWARD_HACK verdicts."""
-    passed: Submitted | None = None
+    passed: Submission | None = None
     """The last submission of this session that PASSED."""
     answered_at: float = field(default_factory=time.monotonic)
     """Monotonic time of the last answer of a tool."""
 
     def offered(self) -> tuple[Tool, ...]:
         """Return the tools in the order in which a session offers them."""
-        message = Parameter("message", "What changed and why, in a line or two")
-        words = Parameter("query", "Words to search for; empty for everything", required=False)
-        attempt = Parameter(
-            "query", "Words to search for, or a commit's first digits; empty for everything", required=False
-        )
-        text = Parameter("text", "The lesson, in one line")
-        wrong_lesson = Parameter(
-            "contradicts", "The [id] of a lesson that your submission shows to be wrong", required=False
-        )
-        show = Parameter(
-            "show", "Code to show: `assembly` (CPU), `ptx` or `sass` (sealed CUDA); empty for none", required=False
-        )
-        function = Parameter("function", "Part of the name of the function or kernel to show", required=False)
-        checking = self._tool(
-            "check",
-            "Build the present solution and compare its outputs with the reference on all workloads, without "
-            "timing, in seconds: compiler warnings, registers and spills, and the pattern of wrong elements.",
-            (show, function),
-            self.check,
-        )
-        return (
-            *([checking] if self.tools.check is not None else []),
+        tools = (
             self._tool(
-                "submit",
+                self.check,
+                "Build the present solution and compare its outputs with the reference on all workloads, without "
+                "timing, in seconds: compiler warnings, registers and spills, and the pattern of wrong elements.",
+                show="Code to show: `assembly` (CPU), `ptx` or `sass` (sealed CUDA); empty for none",
+                function="Part of the name of the function or kernel to show",
+            ),
+            self._tool(
+                self.submit,
                 "Commit the present solution directory and wait for the judge: verdict, times against baseline "
                 "and bound, and what limits the kernel. This is the only measurement.",
-                (message,),
-                self.submit,
+                Parameter("message", "What changed and why, in a line or two"),
             ),
             self._tool(
-                "history",
+                self.history,
                 "Attempts of all workers on this problem, and lessons. With a commit: message, times per workload, and "
                 "differences from the best other solution.",
-                (attempt,),
-                self.history,
+                query="Words to search for, or a commit's first digits; empty for everything",
             ),
+            self._tool(self.docs, "Search the documentation pack.", query="Words to search for; empty for everything"),
             self._tool(
-                "docs",
-                "Search the documentation pack.",
-                (words,),
-                lambda arguments: Answer(search(_text(arguments, "query"))),
-            ),
-            self._tool(
-                "note",
-                "Record a one-line lesson for the next worker on this problem.",
-                (text, wrong_lesson),
                 self.note,
+                "Record a one-line lesson for the next worker on this problem.",
+                Parameter("text", "The lesson, in one line"),
+                contradicts="The [id] of a lesson that your submission shows to be wrong",
             ),
             self._tool(
-                "profile",
+                self.profile,
                 "Hardware counters of your last submission that PASSED, and a sentence that names the bottleneck: "
                 "shares of peak, occupancy and its limit, L2 hits, stalls, bank conflicts, spills. Takes up to 20 s "
                 "beyond the queue.",
-                (Parameter("workload", "Its sizes or uuid; empty for the one with the most data", required=False),),
-                lambda arguments: self.profile(self.passed, _text(arguments, "workload").strip()),
+                workload="Its sizes or uuid; empty for the one with the most data",
             ),
         )
+        return tools if self.tools.check is not None else tools[1:]
 
     def _tool(
         self,
-        name: str,
-        description: str,
-        parameters: tuple[Parameter, ...],
         use: Callable[[Mapping[str, object]], Answer],
+        description: str,
+        *required: Parameter,
+        **optional: str,
     ) -> Tool:
+        """Return the tool that a method implements; `optional` describes further parameters by name."""
+        name = use.__name__
+        parameters = (*required, *(Parameter(name, text, required=False) for name, text in optional.items()))
+
         def safe_use(arguments: Mapping[str, object]) -> Answer:
             try:
                 answer = use(arguments)
@@ -187,7 +170,7 @@ class AgentTools:
             matches = [candidate for candidate in candidates if candidate.commit.startswith(query)]
             if len(matches) == 1:
                 return Answer(self.hide(self._attempt_in_full(matches[0], candidates)))
-        return Answer(attempts_text(candidates, self.lessons(), query))
+        return Answer(attempts_text(candidates, self.tools.lessons(), query))
 
     def _attempt_in_full(self, attempt: TriedCandidate, candidates: Sequence[TriedCandidate]) -> str:
         """Return an attempt's line, its times per workload, and its differences from the best other passed attempt."""
@@ -202,6 +185,32 @@ class AgentTools:
             changes = differences(self.tools.sources(best.commit), self.tools.sources(attempt.commit))
             lines.append(f"differences from {best.commit[:10]} ({best.worker}, {best.speedup or 0:.3f}x):\n{changes}")
         return "\n".join(lines)
+
+    def docs(self, arguments: Mapping[str, object]) -> Answer:
+        """Search the documentation pack."""
+        return Answer(search(_text(arguments, "query")))
+
+    def profile(self, arguments: Mapping[str, object]) -> Answer:
+        """Return the counters of the last submission that PASSED, or the reason why there are none."""
+        if self.target == "cpu":
+            return Answer(f"hardware counters are not available on the target cpu. {_WITHOUT_COUNTERS}", failed=True)
+        if self.tools.profile is None:
+            return Answer(f"no judge is available for profiles. {_WITHOUT_COUNTERS}", failed=True)
+        if self.passed is None:
+            return Answer("only a solution that PASSED can be profiled; submit one first", failed=True)
+        name, workload = _text(arguments, "workload").strip(), None
+        if name:
+            matches = [uuid for uuid, sizes in self.axes.items() if name == sizes or uuid.startswith(name)]
+            if len(matches) != 1:
+                choices = "; ".join(f"{uuid[:8]} ({sizes})" for uuid, sizes in self.axes.items())
+                text = f"{len(matches)} workloads match {name[:80]!r}; expected one of: {choices}"
+                return Answer(text, failed=True)
+            workload = matches[0]
+        report = self.tools.profile(self.passed, workload)
+        if report is None:
+            return Answer("the harness stops now", failed=True)
+        lines = [*report_lines(report), *([] if report.kernels else [_WITHOUT_COUNTERS])]
+        return Answer("\n".join(lines), failed=not report.kernels)
 
     def note(self, arguments: Mapping[str, object]) -> Answer:
         """Record a lesson of at most 400 characters."""

@@ -1,13 +1,14 @@
-"""Evaluations and attempts as short text for an agent: verdict, bottleneck, next step.
+"""Evaluations, checks and attempts as short text for an agent: verdict, bottleneck, next step.
 
 The text is short because an agent reads hundreds of answers, and the run pays for each line again at every later turn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from harness.ledger.candidates import TriedCandidate
+from harness.model.checking import CheckAnswer
 from harness.model.counter_text import resource_lines
 from harness.model.entry import Entry
 from harness.model.judging import WorkloadResult
@@ -17,7 +18,9 @@ from harness.model.verdict import Verdict
 _SHOWN_WORKLOADS = 8
 _SHOWN_ATTEMPTS = 12
 _LONGEST_REASON, _LONGEST_ATTEMPT_TEXT = 900, 120
-"""Characters of a reason, and of the message and the reason of an earlier attempt."""
+"""Characters of a reason, and of the message and the reason of an earlier attempt. The limit of a reason is long
+because the pattern of wrong elements is at its end."""
+_LONGEST_CODE = 12_000
 _NEAR_BOUND = 0.8
 """A workload at this share of its bound or more counts as limited by the hardware."""
 
@@ -119,6 +122,47 @@ def _limit(workloads: Sequence[WorkloadResult], axes: dict[str, str]) -> str:
         else "reduce memory traffic first (fusion, vector width, reuse), then check occupancy and instruction mix"
     )
     return f"limits: {_name(work, axes)} runs at {share:.0%} of its bound, the furthest from it; {hint}"
+
+
+def check_outcome(answer: CheckAnswer, *, axes: Mapping[str, str]) -> str:
+    """Return a check's answer as lines of text.
+
+    Args:
+        answer: the judge's answer.
+        axes: workload uuid -> its sizes as text.
+    """
+    lines = [_check_head(answer)]
+    wrong = next((work for work in answer.workloads if work.verdict is not Verdict.PASSED), None)
+    if wrong is not None:
+        lines.append(
+            f"workload {axes.get(wrong.uuid, wrong.uuid[:12])}: {one_line(wrong.reason or '', _LONGEST_REASON)}"
+        )
+        passed = [axes.get(work.uuid, work.uuid[:12]) for work in answer.workloads if work.verdict is Verdict.PASSED]
+        if passed:
+            lines.append(f"correct on: {', '.join(passed[:8])}{' ...' * (len(passed) > 8)}")
+    elif answer.reason is not None:
+        lines.append(one_line(answer.reason, _LONGEST_REASON))
+    if answer.verdict in TO_DO:
+        lines.append(f"to do: {TO_DO[answer.verdict]}")
+    lines += [f"warning: {one_line(text, 240)}" for text in answer.build.warnings]
+    lines += resource_lines(answer.build.kernels)
+    if answer.build.code:
+        lines.append(answer.build.code[:_LONGEST_CODE])
+    return "\n".join(lines)
+
+
+def _check_head(answer: CheckAnswer) -> str:
+    durations = f"built in {answer.build_s:.1f} s, compared in {answer.check_s:.1f} s"
+    if answer.verdict is None:
+        return "the check failed for a reason outside your solution"
+    if answer.verdict is Verdict.COMPILE_ERROR:
+        return "COMPILE_ERROR"
+    unchecked = f"; {answer.unchecked} workloads not checked" if answer.unchecked else ""
+    if answer.verdict is Verdict.PASSED:
+        largest_error = max((work.max_abs_error or 0.0 for work in answer.workloads), default=0.0)
+        correct = f"correct on {len(answer.workloads)} workloads, largest error {largest_error:.3g}"
+        return f"PASSED without timing: {correct}{unchecked} ({durations})"
+    return f"{answer.verdict}{unchecked} ({durations})"
 
 
 def attempts_text(candidates: Sequence[TriedCandidate], lessons: Sequence[str], query: str) -> str:

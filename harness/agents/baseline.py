@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from harness.agents.session import End, Event, Submitted, Tools
+from harness.agents.session import End, Event, Tools
 from harness.agents.session_runner import Sessions, WorkItem
 from harness.errors import FormatError
 from harness.formats.problems import load_problem
 from harness.formats.solutions import load_solution
-from harness.git.repo import Repo
+from harness.git.repo import Repo, Submission
 from harness.git.tree_ids import tree_files, tree_id
 from harness.ledger.accounts import present_time
 from harness.ledger.candidates import TriedCandidate
@@ -70,16 +70,16 @@ class _SessionJudge:
         self.attempts: dict[str, TriedCandidate] = {}
         self.entries: dict[str, Entry] = {}
 
-    def commit(self, message: str) -> Submitted:
+    def commit(self, message: str) -> Submission:
         spec = load_solution(self.solution).spec
         if spec.language not in self.languages:
             raise FormatError(f"`language` is {spec.language}; a baseline is written in pytorch", where="solution.yaml")
         tree = tree_id(tree_files(self.solution))
         shutil.copytree(self.solution, self.submissions / tree, dirs_exist_ok=True, symlinks=True)
         self.attempts.setdefault(tree, TriedCandidate(tree, WORKER, None, message=message))
-        return Submitted(commit=tree, tree=tree, branch=WORKER)
+        return Submission(commit=tree, tree=tree, branch=WORKER)
 
-    def outcome(self, submitted: Submitted) -> Entry:
+    def outcome(self, submitted: Submission) -> Entry:
         if submitted.tree not in self.entries:
             answer = self.judge(self.submissions / submitted.tree)
             self.entries[submitted.tree] = _entry(self.problem, submitted.tree, answer)

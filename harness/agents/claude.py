@@ -29,6 +29,7 @@ from harness.agents import confinement
 from harness.agents.loop import run_and_close
 from harness.agents.session import Alive, Answer, Brief, End, Event, Retry, Text, Tool, ToolUse, Usage
 from harness.errors import ConfigurationError
+from harness.ledger.accounts import Spent
 from harness.model.config import AgentRole
 from harness.model.truncate import one_line
 from harness.workspace.files import atomic_write
@@ -218,7 +219,7 @@ class ClaudeSession:
         usage = message.usage or {}
         tokens = sum(number for name, number in usage.items() if name.endswith("_tokens") and isinstance(number, int))
         usd_before, self._usd = self._usd, message.total_cost_usd or self._usd
-        return Usage(usd=max(0.0, self._usd - usd_before), tokens=tokens, turns=message.num_turns)
+        return Usage(Spent(usd=max(0.0, self._usd - usd_before), input_tokens=tokens, turns=message.num_turns))
 
     def _options(self) -> sdk.ClaudeAgentOptions:
         brief = self._brief

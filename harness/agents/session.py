@@ -15,6 +15,8 @@ from typing import Literal, Protocol
 from harness.agents.confinement import View
 from harness.agents.kernel_facts import KernelFacts
 from harness.agents.others_work import Sources
+from harness.git.repo import Submission
+from harness.ledger.accounts import Spent
 from harness.ledger.candidates import TriedCandidate
 from harness.model.checking import CheckReply, ShownCode
 from harness.model.config import AgentRole, SessionBudget
@@ -23,22 +25,13 @@ from harness.model.entry import Entry
 
 
 @dataclass(frozen=True)
-class Submitted:
-    """A committed candidate."""
-
-    commit: str
-    tree: str
-    branch: str
-
-
-@dataclass(frozen=True)
 class Tools:
     """The operations that the harness executes for a session."""
 
-    commit: Callable[[str], Submitted]
+    commit: Callable[[str], Submission]
     """Commit the present solution with a message. Raises FormatError if the solution is not valid, RepositoryError if
     other files were changed."""
-    outcome: Callable[[Submitted], Entry | None]
+    outcome: Callable[[Submission], Entry | None]
     """Wait for the candidate's entry; None if the worker must stop first."""
     history: Callable[[], tuple[TriedCandidate, ...]]
     """Return the candidates of all workers for this problem and target, judged or in progress."""
@@ -46,7 +39,7 @@ class Tools:
     """Record a one-line lesson: its text, `seq` of the entry that proves it, the id of a lesson that it contradicts."""
     turn: Callable[[], AbstractContextManager[None]]
     """A lock for the choice from `history` and the commit, so that two workers do not choose the same candidate."""
-    profile: Callable[[Submitted, str | None], CounterReport | None] | None = None
+    profile: Callable[[Submission, str | None], CounterReport | None] | None = None
     """Order the counters of a candidate on a workload (its uuid; None: the one with the most data) from the judge.
     Returns None if the worker must stop first; raises TimeoutError. The field is None if no daemon runs."""
     lessons: Callable[[], tuple[str, ...]] = tuple
@@ -151,10 +144,7 @@ class ToolUse:
 class Usage:
     """The usage since the last `Usage` event."""
 
-    usd: float = 0.0
-    tokens: int = 0
-    turns: int = 0
-    evaluations: int = 0
+    spent: Spent
 
 
 @dataclass(frozen=True)

@@ -30,13 +30,12 @@ from harness.agents.model_access.endpoint import Upstream
 from harness.agents.model_access.meter import Meter
 from harness.agents.model_access.request_budget import RequestBudget, worker_limits
 from harness.agents.others_work import best_of_others, show_others
-from harness.agents.profile import profile
-from harness.agents.session import AgentSession, Alive, Brief, End, Event, Submitted, Tools, Usage
+from harness.agents.session import AgentSession, Alive, Brief, End, Event, Tools, Usage
 from harness.agents.session_record import SessionRecord
 from harness.agents.solution_sync import replace_with_copy, sync_solution
 from harness.agents.transcripts import agent_directory
 from harness.errors import ConfigurationError, HarnessError
-from harness.git.repo import Repo
+from harness.git.repo import Repo, Submission
 from harness.ledger.accounts import Spent, close_left_open
 from harness.ledger.coordination import read_text
 from harness.model.assignment import Assignment
@@ -252,10 +251,7 @@ class Sessions:
             if isinstance(event, End):
                 return replace(ended, text=f"{ended.text}; {event.text}") if ended is not None else event
             if isinstance(event, Usage):
-                meter.add(
-                    Spent(usd=event.usd, input_tokens=event.tokens, turns=event.turns, evaluations=event.evaluations)
-                )
-                self.evaluations += event.evaluations
+                self._add_spent(meter, event.spent)
             self.usd = usd_before + meter.spent.usd
             self._on_event(event)
             if ended is None:
@@ -268,7 +264,7 @@ class Sessions:
                 session.interrupt()
         return End("failed", "the session ended without an `End` event")
 
-    def _prompt(self, work_item: WorkItem, agent_tools: AgentTools, before: Spent) -> str:
+    def _prompt(self, work_item: WorkItem, before: Spent) -> str:
         """Return the first message of a session; `before` is the usage of its earlier openings."""
         agent = self._config.agent
         limits = {
@@ -281,7 +277,7 @@ class Sessions:
             work_item.row,
             target=self._target,
             facts=work_item.tools.facts() or KernelFacts(DeviceDescription(target=self._target)),
-            attempts=attempts_text(work_item.tools.history(), agent_tools.lessons(), ""),
+            attempts=attempts_text(work_item.tools.history(), work_item.tools.lessons(), ""),
             remaining=prompt_tables.remaining(limits),
         )
 
@@ -300,7 +296,7 @@ class Sessions:
         agent, row = self._config.agent, work_item.row
         return Brief(
             role="worker",
-            prompt=self._prompt(work_item, agent_tools, before) if view else row.wanted,
+            prompt=self._prompt(work_item, before) if view else row.wanted,
             system=self._system() if view else "",
             directory=work_item.worktree,
             solution=work_item.solution,
@@ -341,30 +337,25 @@ class Sessions:
 
     def _agent_tools(self, work_item: WorkItem, meter: Meter) -> AgentTools:
         directory = work_item.worktree / problem_path(work_item.row.problem)
-        axes = prompt_tables.axes_in_words(work_item.problem)
-
-        def hide(text: str) -> str:
-            return text.replace(str(directory), f"{confinement.TASK}/{problem_path(work_item.row.problem)}")
-
-        def add_spent(spent: Spent) -> None:
-            meter.add(spent)
-            self.evaluations += spent.evaluations
-
+        inside = f"{confinement.TASK}/{problem_path(work_item.row.problem)}"
         return AgentTools(
             tools=work_item.tools if self._kind == "tuner" else self._tools_of_agent(work_item),
-            lessons=work_item.tools.lessons,
-            axes=axes,
-            hide=hide,
-            profile=lambda passed, workload: profile(self._target, passed, workload, axes, work_item.tools.profile),
-            add_spent=add_spent,
+            target=self._target,
+            axes=prompt_tables.axes_in_words(work_item.problem),
+            hide=lambda text: text.replace(str(directory), inside),
+            add_spent=lambda spent: self._add_spent(meter, spent),
         )
+
+    def _add_spent(self, meter: Meter, spent: Spent) -> None:
+        meter.add(spent)
+        self.evaluations += spent.evaluations
 
     def _tools_of_agent(self, work_item: WorkItem) -> Tools:
         """Return the tools for an agent in a sandbox, which copy its files into the worktree before each use."""
         tools = work_item.tools
         run_check = tools.check
 
-        def commit(message: str) -> Submitted:
+        def commit(message: str) -> Submission:
             sync_solution(self._writable_solution, work_item.solution)
             return tools.commit(message)
 
@@ -373,7 +364,7 @@ class Sessions:
             sync_solution(self._writable_solution, work_item.solution)
             return run_check(show, function)
 
-        def outcome(submitted: Submitted) -> Entry | None:
+        def outcome(submitted: Submission) -> Entry | None:
             entry = tools.outcome(submitted)
             self._show_others(work_item)
             return entry

@@ -13,9 +13,11 @@ import warnings
 from collections.abc import Generator
 from typing import TYPE_CHECKING
 
-from harness.agents.session import Brief, End, Event, Submitted, Text, ToolUse, Usage
+from harness.agents.session import Brief, End, Event, Text, ToolUse, Usage
 from harness.agents.tuning_space import Params, Space, read_space
 from harness.formats.solutions import SOLUTION_NAME
+from harness.git.repo import Submission
+from harness.ledger.accounts import Spent
 from harness.ledger.candidates import TriedCandidate
 from harness.model.entry import Entry
 from harness.model.verdict import Verdict
@@ -183,10 +185,10 @@ class TunerSession:
             trials += 1
             speedup = entry.summary.speedup if entry.verdict is Verdict.PASSED and entry.summary else None
             since_gain = 0 if search.record(submitted.tree, trial, speedup) else since_gain + 1
-            yield Usage(evaluations=1)
+            yield Usage(Spent(evaluations=1))
             yield Text(f"{summary}: {_result(entry, speedup)}")
 
-    def _commit(self, space: Space, params: Params, summary: str) -> Submitted:
+    def _commit(self, space: Space, params: Params, summary: str) -> Submission:
         atomic_write(self._brief.solution / SOLUTION_NAME, space.rendered(params))
         return self._brief.tools.commit(f"Try {summary}")
 

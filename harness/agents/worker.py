@@ -17,7 +17,7 @@ from pathlib import Path
 from harness.agents.kernel_facts import KernelFacts, read_facts
 from harness.agents.kinds import kind_of
 from harness.agents.reference_solution import write_reference_solution
-from harness.agents.session import End, Event, Retry, Submitted, Text, Tools, ToolUse
+from harness.agents.session import End, Event, Retry, Text, Tools, ToolUse
 from harness.agents.session_runner import SessionRefusedError, Sessions, WorkItem
 from harness.errors import HarnessError
 from harness.failpoints import failpoint
@@ -313,11 +313,7 @@ class _Worker:
             place = (champion.problem, champion.seq) if champion else None
             return read_facts(self.workspace, self.tried.index, judged, self.target, place)
 
-        def commit(message: str) -> Submitted:
-            submission = self.commit(problem, worktree, message)
-            return Submitted(commit=submission.commit, tree=submission.tree, branch=submission.branch)
-
-        def outcome(submitted: Submitted) -> Entry | None:
+        def outcome(submitted: Submission) -> Entry | None:
             self.write_status("waiting", problem)
             return wait_for_outcome(
                 self.workspace,
@@ -329,7 +325,7 @@ class _Worker:
                 deadline_s=_OUTCOME_S,
             )
 
-        def profile(submitted: Submitted, workload: str | None) -> CounterReport | None:
+        def profile(submitted: Submission, workload: str | None) -> CounterReport | None:
             order = ProfileOrder(
                 id=new_order_id(),
                 problem=problem,
@@ -360,7 +356,7 @@ class _Worker:
                 yield
 
         return Tools(
-            commit=commit,
+            commit=lambda message: self.commit(problem, worktree, message),
             outcome=outcome,
             history=self.tried.candidates,
             note=lambda text, entry, contradicts: self.note(problem, self.session_id, text, entry, contradicts),

@@ -51,7 +51,7 @@ class Submission:
     tree: str
     """Tree id of the solution directory: with the problem it identifies the candidate."""
     branch: str
-    unchanged: bool
+    unchanged: bool = False
     """The branch already held this tree; `commit` is its tip."""
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.agents.session import Brief, Submitted, Tools
+from harness.agents.session import Brief, Tools
 from harness.formats.solutions import load_solution
+from harness.git.repo import Submission
 from harness.git.tree_ids import tree_files, tree_id
 from harness.ledger.candidates import TriedCandidate
 from harness.model.config import SessionBudget
@@ -42,13 +43,13 @@ class Bench:
         self.stop_after: int | None = None
 
     def tools(self, directory: Path, worker: str) -> Tools:
-        def commit(message: str) -> Submitted:
+        def commit(message: str) -> Submission:
             tree = tree_id(tree_files(directory))
             self.attempts.setdefault(tree, TriedCandidate(tree, worker, None))
             self.tried.append((worker, dict(load_solution(directory).spec.params)))
-            return Submitted(commit=message, tree=tree, branch=f"agents/main/{worker}/t/one")
+            return Submission(commit=message, tree=tree, branch=f"agents/main/{worker}/t/one")
 
-        def outcome(submitted: Submitted) -> Entry | None:
+        def outcome(submitted: Submission) -> Entry | None:
             if self.stop_after is not None and self.judged >= self.stop_after:
                 return None
             self.judged += 1

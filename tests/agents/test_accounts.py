@@ -9,7 +9,7 @@ from typing import cast
 from harness.agents.agent_tools import AgentTools
 from harness.agents.governor import Governor, SpendTracker, reached_limit
 from harness.agents.model_access.meter import Meter
-from harness.agents.session import Alive, Answer, Tools
+from harness.agents.session import Alive, Tools
 from harness.git.repo import Repo
 from harness.ledger.accounts import (
     Account,
@@ -98,9 +98,7 @@ def test_limits_name_what_is_used_up() -> None:
 
 def test_a_session_ends_at_the_second_reward_hack(site: Site) -> None:
     tools = cast("Tools", None)  # no tool is used here
-    agent_tools = AgentTools(
-        tools, lessons=tuple, axes={}, hide=str, profile=lambda *_: Answer(""), add_spent=lambda _: None
-    )
+    agent_tools = AgentTools(tools, target="cpu", axes={}, hide=str, add_spent=lambda _: None)
     with Repo(site.workspace) as repo:
         spend_tracker = SpendTracker(site.workspace, repo, Config())
         meter = Meter(site.workspace, Config(), "w01", "claude", "t/one")

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from harness.agents.agent_tools import AgentTools
 from harness.agents.others_work import best_of_others, differences, show_others
-from harness.agents.session import Answer, Submitted, Tools
+from harness.agents.session import Tools
+from harness.git.repo import Submission
 from harness.ledger.candidates import TriedCandidate
 from harness.model.judging import WorkloadResult
 from harness.model.verdict import Verdict
@@ -46,7 +47,7 @@ def test_history_shows_one_attempt_with_its_times_and_what_it_changed() -> None:
     times = WorkloadResult(uuid="a", verdict=Verdict.PASSED, latency_us=10.0, baseline_us=14.0, speedup=1.4)
     judged = entry(Verdict.PASSED, 1.4).model_copy(update={"workloads": (times,)})
     tools = Tools(
-        commit=lambda _: Submitted("", "", ""),
+        commit=lambda _: Submission("", "", ""),
         outcome=lambda _: None,
         history=lambda: TRIED,
         note=lambda *_: None,
@@ -54,14 +55,7 @@ def test_history_shows_one_attempt_with_its_times_and_what_it_changed() -> None:
         sources=sources,
         entry_of=lambda tree: judged if tree == "t4" else None,
     )
-    agent_tools = AgentTools(
-        tools=tools,
-        lessons=tuple,
-        axes={"a": "rows=8"},
-        hide=str,
-        profile=lambda *_: Answer(""),
-        add_spent=lambda _: None,
-    )
+    agent_tools = AgentTools(tools, target="cpu", axes={"a": "rows=8"}, hide=str, add_spent=lambda _: None)
     text = agent_tools.history({"query": "d4d4d4"}).text
     assert text.splitlines()[0] == "d4d4d4d4d4 w03: PASSED 1.400x | tiles"
     assert "rows=8: 10.00 / 14.00" in text

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from harness.agents.profile import profile
-from harness.agents.session import Submitted
+from harness.agents.agent_tools import AgentTools
+from harness.agents.session import Tools
+from harness.git.repo import Submission
 from harness.model.counters import CounterReport
 from harness.workspace.profile_orders import ProfileOrder, order_profile, waiting_orders
 from tests.daemon.conftest import Daemon
@@ -68,22 +71,26 @@ def test_candidates_come_first_and_a_lost_judge_answers_nothing_wrong(
 
 
 def test_the_tool_profiles_what_passed_and_names_workloads() -> None:
-    submissions: list[tuple[Submitted, str | None]] = []
-    submitted = Submitted(commit="c", tree="t", branch="b")
+    submissions: list[tuple[Submission, str | None]] = []
+    submitted = Submission(commit="c", tree="t", branch="b")
 
-    def make(passed: Submitted, workload: str | None) -> CounterReport:
+    def make(passed: Submission, workload: str | None) -> CounterReport:
         submissions.append((passed, workload))
         return CounterReport(workload=workload, reason="no ncu", fix="install it")
 
-    axes = {"u-1": "n=1", "u-2": "n=2"}
-    answer = profile("h200", submitted, "n=2", axes, make)
+    def tools_of(order: Callable[[Submission, str | None], CounterReport] | None, target: str = "h200") -> AgentTools:
+        tools = Tools(lambda _: submitted, lambda _: None, tuple, lambda *_: None, nullcontext, order)
+        axes = {"u-1": "n=1", "u-2": "n=2"}
+        return AgentTools(tools, target, axes, hide=str, add_spent=lambda _: None, passed=submitted)
+
+    answer = tools_of(make).profile({"workload": "n=2"})
     assert submissions == [(submitted, "u-2")]
     assert answer.failed
     assert answer.text.startswith("no counters: no ncu\nfix: install it")
-    assert "0 workloads match 'n=3'; expected one of: u-1 (n=1)" in profile("h200", submitted, "n=3", axes, make).text
-    assert "only a solution that PASSED" in profile("h200", None, "", axes, make).text
-    assert "no judge is available for profiles" in profile("h200", submitted, "", axes, None).text
-    assert "target cpu" in profile("cpu", submitted, "", axes, make).text
+    assert "0 workloads match 'n=3'; expected one of: u-1 (n=1)" in tools_of(make).profile({"workload": "n=3"}).text
+    assert "only a solution that PASSED" in replace(tools_of(make), passed=None).profile({}).text
+    assert "no judge is available for profiles" in tools_of(None).profile({}).text
+    assert "target cpu" in tools_of(make, "cpu").profile({}).text
     assert len(submissions) == 1
 
 

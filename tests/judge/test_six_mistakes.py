@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 
 from harness.agents.agent_tools import AgentTools
-from harness.agents.check_answers import check_outcome
-from harness.agents.session import Answer, Submitted, Tools
+from harness.agents.answers import check_outcome
+from harness.agents.session import Tools
 from harness.errors import ConfigurationError
+from harness.git.repo import Submission
 from harness.judge.build.cuda_builder import SealedBuild
 from harness.judge.build.toolkit import find_toolkit
 from harness.model.checking import CheckAnswer, CheckedWorkload, CheckReply
@@ -128,7 +129,7 @@ def agent(court: JudgeProcess, problem: Path, solution: Path) -> AgentTools:
         return CheckReply(answer=court.check(order(problem, solution, show=show, function=function)))
 
     tools = Tools(
-        commit=lambda _: Submitted("", "", ""),
+        commit=lambda _: Submission("", "", ""),
         outcome=lambda _: None,
         history=tuple,
         note=lambda *_: None,
@@ -136,9 +137,7 @@ def agent(court: JudgeProcess, problem: Path, solution: Path) -> AgentTools:
         check=check,
     )
     axes = {"small": f"m={M} n={N} k={K}"}
-    return AgentTools(
-        tools, lessons=tuple, axes=axes, hide=str, profile=lambda *_: Answer(""), add_spent=lambda _: None
-    )
+    return AgentTools(tools, target="cpu", axes=axes, hide=str, add_spent=lambda _: None)
 
 
 def test_the_kernel_without_a_mistake_passes(court: JudgeProcess, problem: Path, tmp_path: Path) -> None:
