@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from harness.agents import confinement, documentation, prompt_tables, prompting
+from harness.agents import confinement, documentation, prompting
 from harness.agents.agent_tools import AgentTools
 from harness.agents.answers import attempts_text
 from harness.agents.command import bound_paths, variables
@@ -267,18 +267,15 @@ class Sessions:
     def _prompt(self, work_item: WorkItem, before: Spent) -> str:
         """Return the first message of a session; `before` is the usage of its earlier openings."""
         agent = self._config.agent
-        limits = {
-            "session": (agent.per_session, before),
-            "worker": (agent.per_worker, self._spend_tracker.spent(self._name)),
-            "run": (agent.overall, self._spend_tracker.spent()),
-        }
+        of_worker, of_run = self._spend_tracker.spent(self._name), self._spend_tracker.spent()
+        limits = ((agent.per_session, before), (agent.per_worker, of_worker), (agent.overall, of_run))
         return prompting.assignment(
             work_item.problem,
             work_item.row,
             target=self._target,
             facts=work_item.tools.facts() or KernelFacts(DeviceDescription(target=self._target)),
             attempts=attempts_text(work_item.tools.history(), work_item.tools.lessons(), ""),
-            remaining=prompt_tables.remaining(limits),
+            remaining=prompting.remaining(limits),
         )
 
     def _system(self) -> str:
@@ -341,7 +338,7 @@ class Sessions:
         return AgentTools(
             tools=work_item.tools if self._kind == "tuner" else self._tools_of_agent(work_item),
             target=self._target,
-            axes=prompt_tables.axes_in_words(work_item.problem),
+            axes=prompting.axes_in_words(work_item.problem),
             hide=lambda text: text.replace(str(directory), inside),
             add_spent=lambda spent: self._add_spent(meter, spent),
         )

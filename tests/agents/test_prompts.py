@@ -12,7 +12,7 @@ import pytest
 from harness.agents import prompting
 from harness.agents.answers import attempts_text
 from harness.agents.kernel_facts import KernelFacts
-from harness.agents.prompt_tables import remaining
+from harness.agents.prompting import remaining
 from harness.formats.problems import load_problem
 from harness.ledger.accounts import Spent
 from harness.ledger.candidates import TriedCandidate
@@ -96,7 +96,7 @@ def _bounds(times_us: dict[str, float], *, share: float, limit: str) -> dict[str
 def _complete(
     problem: Problem, row: Assignment, target: str, facts: KernelFacts, attempts: str, programs: tuple[str, ...]
 ) -> str:
-    left = remaining({"session": (BUDGET, Spent(usd=0.8, evaluations=2))})
+    left = remaining([(BUDGET, Spent(usd=0.8, evaluations=2))])
     first = prompting.assignment(problem, row, target=target, facts=facts, attempts=attempts, remaining=left)
     system = prompting.system(Config(), worker=row.worker, target=target, programs=programs)
     return f"<!-- system prompt -->\n{system}\n\n<!-- first message -->\n{first}\n"
@@ -132,9 +132,9 @@ def test_the_prompt_of_an_unmeasured_problem_reports_what_is_missing() -> None:
 
 def test_the_least_of_all_limits_is_left() -> None:
     run, session = Budget(usd=100.0, minutes=90.0), Budget(usd=5.0, evaluations=3)
-    left = remaining({"session": (session, Spent(usd=1.0, evaluations=5)), "run": (run, Spent(usd=98.5, seconds=600))})
+    left = remaining([(session, Spent(usd=1.0, evaluations=5)), (run, Spent(usd=98.5, seconds=600))])
     assert left == "1.50 USD, 0 submissions, 80 minutes"
-    assert "no limit is set" in remaining({"session": (Budget(), Spent())})
+    assert "no limit is set" in remaining([(Budget(), Spent())])
 
 
 if __name__ == "__main__":
