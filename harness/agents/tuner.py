@@ -6,27 +6,29 @@ same space by any worker count as trials of the search, and no tree is tried twi
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 import uuid
 import warnings
-from collections.abc import Generator
+from collections.abc import Collection, Generator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.agents.session import Brief, End, Event, Text, ToolUse, Usage
-from harness.agents.tuning_space import Params, Space, read_space
-from harness.formats.solutions import SOLUTION_NAME
-from harness.git.repo import Submission
+from harness.formats.solutions import SOLUTION_NAME, load_solution, param_positions, with_params
+from harness.git.tree_ids import TreeFile, tree_files, tree_id
 from harness.ledger.accounts import Spent
 from harness.ledger.candidates import TriedCandidate
-from harness.model.entry import Entry
+from harness.model.solution import ParamValue
 from harness.model.verdict import Verdict
 from harness.workspace.files import atomic_write
 from harness.workspace.timing_lock import working
 
 if TYPE_CHECKING:
-    from optuna import Study, Trial
     from optuna.distributions import BaseDistribution
+    from optuna.trial import Trial, TrialState
 
 PATIENCE = 20
 """Number of trials without a gain that ends the search."""
@@ -36,6 +38,78 @@ _STARTUP_TRIALS = 6
 """Random trials before Optuna's model of the space is used."""
 _MAX_SUGGESTIONS = 12
 """Suggestions of Optuna that were tried already, after which a random untried combination is used."""
+_ENUMERABLE = 4096
+"""Largest number of combinations that are enumerated with their trees; larger spaces are sampled."""
+_MAX_DRAWS = 2000
+"""Random draws from a large space after which it counts as exhausted."""
+
+Params = dict[str, ParamValue]
+
+
+@dataclass(frozen=True)
+class Space:
+    """The search space of one solution."""
+
+    text: str
+    """solution.yaml at the start of the search."""
+    spots: Mapping[str, tuple[int, int]]
+    """Parameter -> begin and end of its value in `text`."""
+    values: Mapping[str, tuple[ParamValue, ...]]
+    start: Params
+    """The committed values."""
+    files: Mapping[str, TreeFile]
+    """The files of the solution directory."""
+
+    @property
+    def size(self) -> int:
+        """Return the number of combinations."""
+        return math.prod(len(values) for values in self.values.values())
+
+    def rendered(self, params: Params) -> str:
+        """Return solution.yaml with these values. Equal values give equal bytes, for any start of the search."""
+        return with_params(self.text, params, self.spots)
+
+    def tree(self, params: Params) -> str:
+        """Return the git tree id of the solution directory with these values."""
+        return tree_id(self.files, {SOLUTION_NAME: self.rendered(params).encode()})
+
+    def by_tree(self) -> dict[str, Params]:
+        """Return tree id -> values of all combinations; {} for a space of more than 4,096 combinations."""
+        if self.size > _ENUMERABLE:
+            return {}
+        return {self.tree(params): params for params in map(self._combination, range(self.size))}
+
+    def draw(self, tried: Collection[str], generator: random.Random) -> Params | None:
+        """Return a random combination that was not tried; None if none is found.
+
+        Args:
+            tried: tree ids.
+            generator: source of the random numbers.
+        """
+        if self.size <= _ENUMERABLE:
+            numbers = generator.sample(range(self.size), self.size)
+        else:
+            numbers = [generator.randrange(self.size) for _ in range(_MAX_DRAWS)]
+        return next((params for params in map(self._combination, numbers) if self.tree(params) not in tried), None)
+
+    def _combination(self, number: int) -> Params:
+        params: Params = {}
+        for name, values in self.values.items():
+            number, index = divmod(number, len(values))
+            params[name] = values[index]
+        return params
+
+
+def read_space(directory: Path) -> Space:
+    """Return the search space of the solution in a directory.
+
+    Raises:
+        FormatError: the solution is not valid.
+    """
+    spec = load_solution(directory).spec
+    text = (directory / SOLUTION_NAME).read_bytes().decode()
+    start = {name: spec.params[name] for name in spec.tune}
+    return Space(text, param_positions(text), spec.tune, start, tree_files(directory))
 
 
 class Search:
@@ -47,13 +121,23 @@ class Search:
     """
 
     def __init__(self, space: Space, seed: int) -> None:
+        import optuna  # noqa: PLC0415 - the import takes a quarter of a second, and only a tuner uses it
+
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        with warnings.catch_warnings():
+            # Optuna marks the joint sampling of several values as experimental. TPE needs it to model interactions.
+            warnings.simplefilter("ignore", category=optuna.exceptions.ExperimentalWarning)
+            sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=_STARTUP_TRIALS, multivariate=True)
         self.space = space
         self.best: float | None = None
         self._random = random.Random(seed)  # noqa: S311 - a search, not a secret
         self._by_tree = space.by_tree()
         self._trees_with_result: set[str] = set()
-        self._study = _study(seed)
-        self._distributions = _distributions(space)
+        self._optuna = optuna
+        self._study = optuna.create_study(direction="maximize", sampler=sampler)
+        self._distributions: dict[str, BaseDistribution] = {
+            name: optuna.distributions.CategoricalDistribution(values) for name, values in space.values.items()
+        }
 
     def learn(self, attempts: tuple[TriedCandidate, ...]) -> bool:
         """Add the results of attempts by any worker to the study; return True if one of them is a gain."""
@@ -62,19 +146,19 @@ class Search:
             if attempt.verdict is None or attempt.tree in self._trees_with_result:
                 continue
             self._trees_with_result.add(attempt.tree)
+            speedup = attempt.speedup if attempt.verdict is Verdict.PASSED else None
             params = self._by_tree.get(attempt.tree)
             if params is not None:
-                self._add(params, attempt.speedup if attempt.verdict is Verdict.PASSED else None)
-            gain = self._note_best(attempt.speedup if attempt.verdict is Verdict.PASSED else None) or gain
+                self._study.add_trial(
+                    self._optuna.trial.create_trial(
+                        params=params, distributions=self._distributions, value=speedup, state=self._state(speedup)
+                    )
+                )
+            gain = self._note_best(speedup) or gain
         return gain
 
-    def next(self, tried: set[str]) -> tuple[Params, Trial | None] | None:
-        """Return the next values to try and the study's trial for them; None if all combinations were tried.
-
-        The trial is None for a solution without values to tune.
-        """
-        if not self._distributions:
-            return None if self.space.tree({}) in tried else ({}, None)
+    def next(self, tried: set[str]) -> tuple[Params, Trial] | None:
+        """Return the next values to try and the study's trial for them; None if all combinations were tried."""
         if self.space.tree(self.space.start) not in tried:
             return self._enqueued(self.space.start)
         for _ in range(_MAX_SUGGESTIONS):
@@ -82,11 +166,11 @@ class Search:
             params: Params = dict(trial.params)
             if self.space.tree(params) not in tried:
                 return params, trial
-            self._fail(trial)
+            self._study.tell(trial, state=self._optuna.trial.TrialState.FAIL)
         drawn = self.space.draw(tried, self._random)
         return None if drawn is None else self._enqueued(drawn)
 
-    def record(self, tree: str, trial: Trial | None, speedup: float | None) -> bool:
+    def record(self, tree: str, trial: Trial, speedup: float | None) -> bool:
         """Record the result of a trial; return True if it is a gain.
 
         Args:
@@ -94,14 +178,13 @@ class Search:
             trial: the trial that `next` returned.
             speedup: over the baseline; None if the candidate did not pass.
         """
-        from optuna.trial import TrialState  # noqa: PLC0415 - Optuna is loaded with the first search
-
         self._trees_with_result.add(tree)
-        if trial is not None and speedup is not None:
-            self._study.tell(trial, speedup)
-        elif trial is not None:
-            self._study.tell(trial, state=TrialState.PRUNED)
+        self._study.tell(trial, speedup, state=self._state(speedup))
         return self._note_best(speedup)
+
+    def _state(self, speedup: float | None) -> TrialState:
+        states = self._optuna.trial.TrialState
+        return states.PRUNED if speedup is None else states.COMPLETE
 
     def _note_best(self, speedup: float | None) -> bool:
         if speedup is None or (self.best is not None and speedup <= self.best):
@@ -112,25 +195,7 @@ class Search:
 
     def _enqueued(self, params: Params) -> tuple[Params, Trial]:
         self._study.enqueue_trial(params)
-        trial = self._study.ask(self._distributions)
-        return dict(params), trial
-
-    def _fail(self, trial: Trial) -> None:
-        from optuna.trial import TrialState  # noqa: PLC0415
-
-        self._study.tell(trial, state=TrialState.FAIL)
-
-    def _add(self, params: Params, speedup: float | None) -> None:
-        from optuna.trial import TrialState, create_trial  # noqa: PLC0415
-
-        self._study.add_trial(
-            create_trial(
-                params=params,
-                distributions=self._distributions,
-                value=speedup,
-                state=TrialState.COMPLETE if speedup is not None else TrialState.PRUNED,
-            )
-        )
+        return dict(params), self._study.ask(self._distributions)
 
 
 class TunerSession:
@@ -161,36 +226,31 @@ class TunerSession:
         yield Text(f"{space.size} combinations of {', '.join(space.values) or 'no values: the solution as committed'}")
         search.learn(tools.history())
         since_gain = trials = 0
-        while True:
-            end = self._end_reached(since_gain, trials)
-            if end:
-                yield end
-                return
+        while (end := self._end_reached(since_gain, trials)) is None:
             with tools.turn():
                 attempts = tools.history()
                 since_gain = 0 if search.learn(attempts) else since_gain
                 with working():
                     chosen = search.next({attempt.tree for attempt in attempts})
                 if chosen is None:
-                    yield self._exhausted(search)
-                    return
+                    end = self._exhausted(search)
+                    break
                 params, trial = chosen
                 summary = ", ".join(f"{name}={value}" for name, value in params.items()) or "as committed"
-                submitted = self._commit(space, params, summary)
+                atomic_write(self._brief.solution / SOLUTION_NAME, space.rendered(params))
+                submitted = tools.commit(f"Try {summary}")
             yield ToolUse("submit", summary)
             entry = tools.outcome(submitted)
             if entry is None:
-                yield End("interrupted", "stopped during the evaluation of a trial")
-                return
+                end = End("interrupted", "stopped during the evaluation of a trial")
+                break
             trials += 1
             speedup = entry.summary.speedup if entry.verdict is Verdict.PASSED and entry.summary else None
             since_gain = 0 if search.record(submitted.tree, trial, speedup) else since_gain + 1
             yield Usage(Spent(evaluations=1))
-            yield Text(f"{summary}: {_result(entry, speedup)}")
-
-    def _commit(self, space: Space, params: Params, summary: str) -> Submission:
-        atomic_write(self._brief.solution / SOLUTION_NAME, space.rendered(params))
-        return self._brief.tools.commit(f"Try {summary}")
+            outcome = f"{entry.verdict}: {entry.reason}" if speedup is None else f"speed-up {speedup:.3f}"
+            yield Text(f"{summary}: {outcome}")
+        yield end
 
     def _end_reached(self, since_gain: int, trials: int) -> End | None:
         if self._interrupted.is_set():
@@ -205,28 +265,6 @@ class TunerSession:
 
     def _exhausted(self, search: Search) -> End:
         best = "none passed" if search.best is None else f"best speed-up {search.best:.3f}"
-        self._brief.tools.note(
-            f"all {search.space.size} combinations of the values in `tune` were tried: {best}", None, None
-        )
-        return End("exhausted", f"all {search.space.size} combinations were tried or are in progress; {best}")
-
-
-def _result(entry: Entry, speedup: float | None) -> str:
-    return f"speed-up {speedup:.3f}" if speedup is not None else f"{entry.verdict}: {entry.reason}"
-
-
-def _study(seed: int) -> Study:
-    import optuna  # noqa: PLC0415 - the import takes a quarter of a second, and only a tuner uses it
-
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    with warnings.catch_warnings():
-        # Optuna marks the joint sampling of several values as experimental. TPE needs it to model interactions.
-        warnings.simplefilter("ignore", category=optuna.exceptions.ExperimentalWarning)
-        sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=_STARTUP_TRIALS, multivariate=True)
-    return optuna.create_study(direction="maximize", sampler=sampler)
-
-
-def _distributions(space: Space) -> dict[str, BaseDistribution]:
-    from optuna.distributions import CategoricalDistribution  # noqa: PLC0415
-
-    return {name: CategoricalDistribution(values) for name, values in space.values.items()}
+        combinations = f"all {search.space.size} combinations"
+        self._brief.tools.note(f"{combinations} of the values in `tune` were tried: {best}", None, None)
+        return End("exhausted", f"{combinations} were tried or are in progress; {best}")

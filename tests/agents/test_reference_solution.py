@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from harness.agents.reference_solution import write_reference_solution
-from harness.agents.tuning_space import read_space
+from harness.agents.tuner import read_space
 from harness.formats.problems import load_problem
 from harness.formats.solutions import check_solution, load_solution
 from harness.judge.input_data.inputs import InputSource

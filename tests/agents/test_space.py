@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.agents.tuning_space import read_space
+from harness.agents.tuner import read_space
 from harness.errors import FormatError
 from harness.formats.solutions import load_solution
 from harness.git.tree_ids import tree_files, tree_id
