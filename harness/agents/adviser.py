@@ -8,8 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, closing, nullcontext
-from pathlib import Path
+from contextlib import ExitStack, closing
 
 from harness.agents import confinement, documentation, prompting
 from harness.agents.governor import SpendTracker, reached_limit
@@ -19,9 +18,9 @@ from harness.agents.model_access.endpoint import Upstream
 from harness.agents.model_access.gateway import Gateway
 from harness.agents.model_access.meter import Meter
 from harness.agents.model_access.request_budget import RequestBudget, run_limits
-from harness.agents.session import Answer, Brief, End, Tool, Tools
-from harness.errors import HarnessError, RepositoryError
-from harness.git.repo import Repo, Submission
+from harness.agents.session import Answer, Brief, End, Tool
+from harness.errors import HarnessError
+from harness.git.repo import Repo
 from harness.ledger.accounts import Spent, close_left_open
 from harness.ledger.coordination import read_text
 from harness.model.config import Config, SessionBudget
@@ -120,40 +119,33 @@ class PlanningModel:
     def _brief(self, situation: dict[str, object], tool: Tool) -> Brief:
         no_problem = self._directory / "problem"
         (no_problem / SOLUTIONS).mkdir(parents=True, exist_ok=True)
+        reading = self._directory / "view"
+        with Repo(self._workspace) as repo:
+            atomic_write(reading / COORDINATION_NAME, read_text(repo, self._config.coordination_branch))
         view = confinement.View(
             problem="planner/none",
             directory=no_problem,
             solution=self._directory / "solution",
             target="none",
-            reading=self._reading(),
+            reading=reading,
             docs=documentation.PACK,
             home=self._directory / "home",
             sockets=self._directory / "gateway",
         )
-        situation_json = json.dumps(situation, indent=1, default=str)
+        situation_json, agent = json.dumps(situation, indent=1, default=str), self._config.agent
         return Brief(
             role="planner",
             prompt=f"The situation:\n{situation_json}\n\nPropose a table. To agree with the policy, propose its table.",
             system=prompting.prompt_file("planner"),
-            directory=no_problem,
+            agent=agent.model_copy(
+                update={
+                    "model": self._config.planner.model or agent.model,
+                    "effort": None,
+                    "roles": {},
+                    "per_session": SessionBudget(turns=_TURNS),
+                }
+            ),
             solution=no_problem / SOLUTIONS,
-            tools=_no_tools(),
-            budget=SessionBudget(turns=_TURNS),
             offered=(tool,),
             view=view,
-            model=self._config.planner.model or self._config.agent.model,
-            max_answer_tokens=self._config.agent.max_answer_tokens,
         )
-
-    def _reading(self) -> Path:
-        reading = self._directory / "view"
-        with Repo(self._workspace) as repo:
-            atomic_write(reading / COORDINATION_NAME, read_text(repo, self._config.coordination_branch))
-        return reading
-
-
-def _no_tools() -> Tools:
-    def refuse(_: str) -> Submission:
-        raise RepositoryError("the planner cannot submit a solution")
-
-    return Tools(commit=refuse, outcome=lambda _: None, history=tuple, note=lambda *_: None, turn=nullcontext)

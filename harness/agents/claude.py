@@ -85,7 +85,7 @@ class ClaudeSession:
     def __init__(self, brief: Brief) -> None:
         if brief.view is None:
             raise ConfigurationError("a session of claude needs a sandbox view")
-        self.model = brief.model or "default"
+        self.model = brief.agent.model or "default"
         self._brief, self._view = brief, brief.view
         resumable = brief.resume is not None and _has_transcript(brief.view.home, brief.resume)
         self._resume = brief.resume if resumable else None
@@ -225,10 +225,9 @@ class ClaudeSession:
         brief = self._brief
         names = [f"mcp__{SERVER}__{tool.name}" for tool in brief.offered]
         server = sdk.create_sdk_mcp_server(SERVER, tools=[self._sdk_tool(tool) for tool in brief.offered])
+        roles = {name: self._subagent(role) for name, role in brief.agent.roles.items()}
         builtin: tuple[str, ...] = TOOLS if brief.role == "worker" else ("Read", "Glob", "Grep")
-        roles = {name: self._subagent(role) for name, role in brief.roles.items()} if brief.role == "worker" else {}
         builtin = (*builtin, *_SUBAGENTS) if roles else builtin
-        effort: Any = brief.effort
         return sdk.ClaudeAgentOptions(
             cli_path=self._confined_cli(),
             tools=list(builtin),
@@ -240,10 +239,10 @@ class ClaudeSession:
             mcp_servers={SERVER: server},
             system_prompt=brief.system,
             verbatim_prompts=True,
-            model=brief.model,
-            effort=effort,
-            max_turns=brief.budget.turns,
-            max_budget_usd=brief.budget.usd,
+            model=brief.agent.model,
+            effort=brief.agent.effort,
+            max_turns=brief.agent.per_session.turns,
+            max_budget_usd=brief.agent.per_session.usd,
             resume=self._resume,
             session_id=None if self._resume else self.id,
             agents=roles or None,
@@ -262,7 +261,7 @@ class ClaudeSession:
         """Write a script that runs the CLI in the sandbox, and return its path: the SDK accepts only a path."""
         bundled = Path(sdk.__file__).parent / "_bundled" / "claude"
         cli = os.environ.get("HARNESS_CLAUDE_CLI") or str(bundled)
-        max_tokens = self._brief.max_answer_tokens
+        max_tokens = self._brief.agent.max_answer_tokens
         limits = {} if max_tokens is None else {"CLAUDE_CODE_MAX_OUTPUT_TOKENS": str(max_tokens)}
         command = confinement.command_line(self._view, [cli], {**_ENV, **limits})
         sdk_version = ' CLAUDE_AGENT_SDK_VERSION="$CLAUDE_AGENT_SDK_VERSION"'

@@ -16,6 +16,7 @@ import threading
 import uuid
 from collections.abc import Generator, Iterator
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from string import Formatter
 from typing import Any
@@ -137,7 +138,7 @@ class CommandSession:
         if brief.view is None or brief.view.requests is None:
             raise ConfigurationError("a session of kind `command` needs a sandbox view with a request directory")
         self.id = brief.resume or uuid.uuid4().hex
-        self.model = brief.model or "command"
+        self.model = brief.agent.model or "command"
         self._brief, self._view, self._requests = brief, brief.view, brief.view.requests
         self._tools = {tool.name: tool for tool in brief.offered}
         self._interrupted = threading.Event()
@@ -163,7 +164,7 @@ class CommandSession:
         with self._log.open("ab") as log:  # a resumed session appends to its log
             log_begin = log.tell()
             process = subprocess.Popen(
-                confinement.command_line(self._view, command, {"HARNESS_MODEL": self._brief.model or ""}),
+                confinement.command_line(self._view, command, {"HARNESS_MODEL": self._brief.agent.model or ""}),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -181,15 +182,17 @@ class CommandSession:
         prompt = self._view.reading / "PROMPT.md"
         atomic_write(prompt, f"{self._brief.system}\n\n{self._brief.prompt}\n")
         values = {
-            **self._brief.values,
             "prompt_file": _PROMPT,
             "task": confinement.TASK,
             "solution": self._view.shown,
-            "model": self._brief.model or "",
+            "problem": self._view.problem,
+            "target": self._view.target,
+            "model": self._brief.agent.model or "",
+            "worker": self._brief.worker,
         }
-        quoted = {name: shlex.quote(values.get(name, "")) for name in PLACEHOLDERS}
+        quoted = {name: shlex.quote(value) for name, value in values.items()}
         quoted["prompt"] = f'"$(cat {_PROMPT})"'  # the kernel limits one argument to 128 KiB in any case
-        return ["/bin/sh", "-c", check_template(self._brief.command).format(**quoted)]
+        return ["/bin/sh", "-c", check_template(self._brief.agent.command).format(**quoted)]
 
     def _serve(self, process: subprocess.Popen[bytes], log_begin: int) -> Iterator[Event]:
         waited_s = 0.0
@@ -220,25 +223,16 @@ class CommandSession:
             yield ToolUse(tool, str(next(iter(arguments.values()), "")), json.dumps([tool, arguments], sort_keys=True))
             at, log_bytes = present_time(), self._log.stat().st_size
             answer = self._tools[tool].use(arguments)
-            self._record(
-                ToolRecord(
-                    at=at,
-                    log_bytes=log_bytes,
-                    tool=tool,
-                    arguments=arguments,
-                    answer=answer.text,
-                    failed=answer.failed,
-                )
+            record = ToolRecord(
+                at=at, log_bytes=log_bytes, tool=tool, arguments=arguments, answer=answer.text, failed=answer.failed
             )
-        atomic_write(request.with_suffix(".answer"), json.dumps({"text": answer.text, "failed": answer.failed}))
+            try:
+                with self._records.open("a", encoding="utf-8") as records:
+                    records.write(f"{record.model_dump_json()}\n")
+            except OSError as error:  # a full disk must not end the session
+                logger.warning("the transcript misses one use of a tool: %s", error)
+        atomic_write(request.with_suffix(".answer"), json.dumps(asdict(answer)))
         request.unlink(missing_ok=True)
-
-    def _record(self, record: ToolRecord) -> None:
-        try:
-            with self._records.open("a", encoding="utf-8") as records:
-                records.write(f"{record.model_dump_json()}\n")
-        except OSError as error:  # a full disk must not end the session
-            logger.warning("the transcript misses one use of a tool: %s", error)
 
     def _read(self, request: Path) -> tuple[str | None, dict[str, Any]]:
         """Return the requested tool and its arguments; (None, {}) for an invalid file, which the agent may write."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -19,7 +19,7 @@ from harness.git.repo import Submission
 from harness.ledger.accounts import Spent
 from harness.ledger.candidates import TriedCandidate
 from harness.model.checking import CheckReply, ShownCode
-from harness.model.config import AgentRole, SessionBudget
+from harness.model.config import AgentConfig
 from harness.model.counters import CounterReport
 from harness.model.entry import Entry
 
@@ -93,12 +93,13 @@ class Brief:
 
     role: Literal["worker", "planner"]
     prompt: str
-    directory: Path
-    """The worktree."""
+    agent: AgentConfig
+    """Sets model, effort, subagents, command and the limits of the session, as far as its kind supports them."""
     solution: Path
     """The solution directory in the worktree, the only one that may change."""
-    tools: Tools
-    budget: SessionBudget
+    tools: Tools | None = None
+    """None for the planner."""
+    worker: str = ""
     seed: int = 0
     """Differs between workers, so that their searches differ."""
     resume: str | None = None
@@ -109,16 +110,7 @@ class Brief:
     """The tools for agents of kind `claude` and `command`; a tuner calls `tools` directly."""
     view: View | None = None
     """The sandbox of the agent; None for kinds that need no sandbox."""
-    model: str | None = None
-    effort: str | None = None
-    max_answer_tokens: int | None = None
-    """None: the agent's default."""
-    roles: Mapping[str, AgentRole] = field(default_factory=dict)
-    """Subagents by name, for kinds that support them."""
-    command: str | None = None
-    """Kind `command`: the template of the command line."""
-    values: Mapping[str, str] = field(default_factory=dict)
-    """Kind `command`: placeholder -> its value."""
+
     submitted: Callable[[], int] = lambda: 0
     """Return the number of candidates that the session has submitted."""
 

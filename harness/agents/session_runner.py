@@ -290,25 +290,19 @@ class Sessions:
         resume: str | None,
         before: Spent,
     ) -> Brief:
-        agent, row = self._config.agent, work_item.row
+        row = work_item.row
         return Brief(
             role="worker",
             prompt=self._prompt(work_item, before) if view else row.wanted,
             system=self._system() if view else "",
-            directory=work_item.worktree,
+            agent=self._config.agent,
             solution=work_item.solution,
             tools=work_item.tools,
-            budget=agent.per_session,
+            worker=self._name,
             seed=zlib.crc32(f"{self._config.run}/{self._name}/{row.problem}".encode()),
             resume=resume,
             offered=agent_tools.offered(),
             view=view,
-            model=agent.model,
-            effort=agent.effort,
-            max_answer_tokens=agent.max_answer_tokens,
-            roles=agent.roles,
-            command=agent.command,
-            values={"problem": row.problem, "target": self._target, "worker": self._name},
             submitted=lambda: agent_tools.submissions,
         )
 

@@ -204,8 +204,9 @@ class TunerSession:
     model = "optuna-tpe"
 
     def __init__(self, brief: Brief) -> None:
+        assert brief.tools is not None  # noqa: S101 - a worker's session has tools
         self.id = brief.resume or uuid.uuid4().hex
-        self._brief = brief
+        self._brief, self._tools = brief, brief.tools
         self._interrupted = threading.Event()
 
     def interrupt(self, *, at_once: bool = False) -> None:
@@ -219,7 +220,7 @@ class TunerSession:
 
     def events(self) -> Generator[Event, None, None]:
         """Run trials until all combinations were tried or there was no gain for `PATIENCE` trials."""
-        tools = self._brief.tools
+        tools = self._tools
         with working():
             search = Search(read_space(self._brief.solution), self._brief.seed)
         space = search.space
@@ -256,9 +257,9 @@ class TunerSession:
         if self._interrupted.is_set():
             return End("interrupted", "stopped between two trials")
         if since_gain >= PATIENCE:
-            self._brief.tools.note(f"no gain in {since_gain} trials of the values in `tune`", None, None)
+            self._tools.note(f"no gain in {since_gain} trials of the values in `tune`", None, None)
             return End("stale", f"no gain in {since_gain} trials")
-        limit = self._brief.budget.evaluations
+        limit = self._brief.agent.per_session.evaluations
         if limit is not None and trials >= limit:
             return End("budget", f"the limit of {limit} evaluations is reached")
         return None
@@ -266,5 +267,5 @@ class TunerSession:
     def _exhausted(self, search: Search) -> End:
         best = "none passed" if search.best is None else f"best speed-up {search.best:.3f}"
         combinations = f"all {search.space.size} combinations"
-        self._brief.tools.note(f"{combinations} of the values in `tune` were tried: {best}", None, None)
+        self._tools.note(f"{combinations} of the values in `tune` were tried: {best}", None, None)
         return End("exhausted", f"{combinations} were tried or are in progress; {best}")

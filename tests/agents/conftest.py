@@ -13,7 +13,7 @@ from harness.formats.solutions import load_solution
 from harness.git.repo import Submission
 from harness.git.tree_ids import tree_files, tree_id
 from harness.ledger.candidates import TriedCandidate
-from harness.model.config import SessionBudget
+from harness.model.config import AgentConfig, SessionBudget
 from harness.model.entry import Candidate, Entry
 from harness.model.judging import JUDGE_PROTOCOL, EnvironmentRecord, Summary, WorkloadResult
 from harness.model.solution import ParamValue
@@ -72,10 +72,9 @@ class Bench:
         return Brief(
             role="worker",
             prompt="faster",
-            directory=directory,
+            agent=AgentConfig(per_session=budget or SessionBudget()),
             solution=directory,
             tools=self.tools(directory, worker),
-            budget=budget or SessionBudget(),
             seed=seed,
         )
 

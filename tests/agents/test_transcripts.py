@@ -15,8 +15,7 @@ from harness.agents.session import Answer, Brief, End, Event, Parameter, Tool, T
 from harness.agents.transcripts import command_log
 from harness.errors import ConfigurationError
 from harness.ledger.accounts import Account, Spent, write_account
-from harness.model.config import AgentConfig, SessionBudget
-from tests.agents.conftest import Bench
+from harness.model.config import AgentConfig
 from tests.site import Site
 
 PROMPT = 'Assignment: make it faster.\nIt\'s "quoted", has a $HOME, `ticks` and an emoji: \N{ROCKET}.'
@@ -81,14 +80,11 @@ def session(site: Site, agent: AgentConfig, *, resume: str | None = None) -> Com
     brief = Brief(
         role="worker",
         prompt=PROMPT,
-        directory=site.root,
+        agent=agent,
         solution=view.solution,
-        tools=Bench(lambda _: None).tools(view.solution, "w01"),
-        budget=SessionBudget(),
         resume=resume,
         offered=(Tool("submit", "", (Parameter("message", ""),), submit),),
         view=view,
-        command=agent.command,
     )
     return CommandSession(brief)
 
