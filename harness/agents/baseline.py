@@ -23,7 +23,6 @@ from harness.git.repo import Repo, Submission
 from harness.git.tree_ids import tree_files, tree_id
 from harness.ledger.accounts import present_time
 from harness.ledger.candidates import TriedCandidate
-from harness.model.assignment import Assignment
 from harness.model.config import Config
 from harness.model.entry import Candidate, Entry, stamp
 from harness.model.judging import JudgeAnswer
@@ -64,16 +63,15 @@ class _SessionJudge:
     submissions: Path
     """Directory for the copies, one subdirectory per tree id."""
     judge: Callable[[Path], JudgeAnswer]
-    languages: tuple[str, ...] = ("pytorch",)
 
     def __post_init__(self) -> None:
         self.attempts: dict[str, TriedCandidate] = {}
         self.entries: dict[str, Entry] = {}
 
     def commit(self, message: str) -> Submission:
-        spec = load_solution(self.solution).spec
-        if spec.language not in self.languages:
-            raise FormatError(f"`language` is {spec.language}; a baseline is written in pytorch", where="solution.yaml")
+        language = load_solution(self.solution).spec.language
+        if language != "pytorch":
+            raise FormatError(f"`language` is {language}; a baseline is written in pytorch", where="solution.yaml")
         tree = tree_id(tree_files(self.solution))
         shutil.copytree(self.solution, self.submissions / tree, dirs_exist_ok=True, symlinks=True)
         self.attempts.setdefault(tree, TriedCandidate(tree, WORKER, None, message=message))
@@ -90,16 +88,12 @@ class _SessionJudge:
         return self.entries[submitted.tree]
 
     def best(self) -> TriedCandidate | None:
-        passed = [attempt for attempt in self.attempts.values() if attempt.verdict is Verdict.PASSED]
-        return max(
-            (attempt for attempt in passed if attempt.speedup), key=lambda attempt: attempt.speedup or 0.0, default=None
-        )
-
-    def history(self) -> tuple[TriedCandidate, ...]:
-        return tuple(self.attempts.values())
+        attempts = self.attempts.values()
+        passed = (attempt for attempt in attempts if attempt.verdict is Verdict.PASSED and attempt.speedup)
+        return max(passed, key=lambda attempt: attempt.speedup or 0.0, default=None)
 
     def tools(self) -> Tools:
-        return Tools(self.commit, self.outcome, self.history, note=lambda *_: None, turn=nullcontext)
+        return Tools(self.commit, self.outcome, lambda: tuple(self.attempts.values()), lambda *_: None, nullcontext)
 
 
 def make_baseline(
@@ -134,22 +128,12 @@ def make_baseline(
     solution = tree / solution_path(problem.key, target)
     solution.mkdir(parents=True)
     session_judge = _SessionJudge(problem, solution, workspace.derived / "baselines" / problem.key, judge)
-    row = Assignment(worker=WORKER, problem=problem.key, wanted=GOAL)
-    sessions = Sessions(
-        workspace,
-        repo := Repo(workspace),
-        config,
-        WORKER,
-        "claude",
-        target,
-        on_event=on_event,
-        is_reassigned=lambda: False,
-        stop=stop,
-    )
-    with repo, sessions:
+    with (
+        Repo(workspace) as repo,
+        Sessions(workspace, repo, config, WORKER, "claude", target, on_event, lambda: False, stop) as sessions,
+    ):
         copied = load_problem(directory, key=problem.key, data_root=problem.data_root)
-        work_item = WorkItem(row, copied, tree, solution, session_judge.tools())
-        end = sessions.work(work_item)
+        end = sessions.work(WorkItem(copied, GOAL, solution, session_judge.tools()))
         model = sessions.current.model if sessions.current else "none"
     best = session_judge.best()
     best_directory = session_judge.submissions / best.tree if best else None

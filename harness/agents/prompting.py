@@ -17,7 +17,6 @@ from harness.agents.confinement import TASK
 from harness.agents.governor import limits_and_use
 from harness.agents.kernel_facts import KernelFacts
 from harness.ledger.accounts import Spent
-from harness.model.assignment import Assignment
 from harness.model.config import Budget, Config
 from harness.model.judging import Variant
 from harness.model.languages import prompted_languages
@@ -77,13 +76,13 @@ def system(config: Config, *, worker: str, target: str, programs: Sequence[str] 
 
 
 def assignment(
-    problem: Problem, row: Assignment, *, target: str, facts: KernelFacts, attempts: str, remaining: str = ""
+    problem: Problem, wanted: str, *, target: str, facts: KernelFacts, attempts: str, remaining: str = ""
 ) -> str:
     """Return the first message of a session.
 
     Args:
         problem: the problem to optimise.
-        row: the assignment.
+        wanted: the instruction of the assignment.
         target: such as `cpu` or `h200`.
         facts: the problem's times and bounds.
         attempts: earlier attempts and lessons, one line each.
@@ -92,7 +91,7 @@ def assignment(
     root = f"{TASK}/{problem_path(problem.key)}"
     solution = f"{TASK}/{solution_path(problem.key, target)}"
     definition, device = problem.definition, facts.description.device
-    goal = "" if not row.wanted or _OF_POLICY.match(row.wanted) else f" Requested: {row.wanted}."
+    goal = "" if not wanted or _OF_POLICY.match(wanted) else f" Requested: {wanted}."
     parts = [
         f"Assignment: problem {problem.key}, target {target}. Make it faster on every workload.{goal}",
         (

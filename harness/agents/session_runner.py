@@ -38,7 +38,6 @@ from harness.errors import ConfigurationError, HarnessError
 from harness.git.repo import Repo, Submission
 from harness.ledger.accounts import Spent, close_left_open
 from harness.ledger.coordination import read_text
-from harness.model.assignment import Assignment
 from harness.model.checking import CheckReply, ShownCode
 from harness.model.config import AgentKind, Config
 from harness.model.device_description import DeviceDescription
@@ -65,12 +64,14 @@ class SessionRefusedError(ConfigurationError):
 
 @dataclass(frozen=True)
 class WorkItem:
-    """A worker's present assignment: its row, its problem, its worktree, and the tools that act on them."""
+    """A worker's present assignment."""
 
-    row: Assignment
     problem: Problem
-    worktree: Path
+    """Loaded from the worktree."""
+    wanted: str
+    """The instruction."""
     solution: Path
+    """The solution directory in the worktree."""
     tools: Tools
 
 
@@ -97,7 +98,6 @@ class Sessions:
         name: str,
         kind: AgentKind,
         target: str,
-        *,
         on_event: Callable[[Event], None],
         is_reassigned: Callable[[], bool],
         stop: threading.Event,
@@ -108,6 +108,8 @@ class Sessions:
         self._stack = ExitStack()
         self.directory = agent_directory(workspace, name)
         """Files that the worker's agents keep between sessions: their home, and the files shown in the sandbox."""
+        self._writable_solution = self.directory / "solution"
+        """The directory that the agent may write."""
         self.record = SessionRecord(self.directory, config.run, kind)
         self.current: AgentSession | None = None
         """The session that was opened last."""
@@ -149,7 +151,7 @@ class Sessions:
             HarnessError: the session cannot be opened.
         """
         self._spend_tracker.reread(self._repo, self._config)
-        resume, crashes = self.record.unfinished(work_item.row.problem), 0
+        resume, crashes = self.record.unfinished(work_item.problem.key), 0
         while True:
             end, submissions = self._run_session(work_item, resume)
             crashes = 0 if submissions else crashes
@@ -172,7 +174,7 @@ class Sessions:
             logger.warning(
                 "%s on %s: %s (%s); the session will be resumed",
                 self._name,
-                work_item.row.problem,
+                work_item.problem.key,
                 end.reason,
                 end.text,
             )
@@ -195,13 +197,19 @@ class Sessions:
         """Open a session, process its events and close it; return its end and its number of submissions."""
         before = self._spend_tracker.spent(session=resume) if resume else Spent()
         with ExitStack() as stack:
-            account = self._name, self._kind, work_item.row.problem, resume or ""
+            account = self._name, self._kind, work_item.problem.key, resume or ""
             meter = stack.enter_context(closing(Meter(self._workspace, self._config, *account)))
             agent_tools = self._agent_tools(work_item, meter)
             limits = worker_limits(self._config, meter, self._spend_tracker, before)
             budget = stack.enter_context(closing(RequestBudget(meter, self._spend_tracker, limits)))
             governor = Governor(
-                self._config, self._name, meter, self._spend_tracker, agent_tools, before, lambda: _refusal_of(budget)
+                self._config,
+                self._name,
+                meter,
+                self._spend_tracker,
+                agent_tools,
+                before,
+                request_refusal=lambda: budget.refused.reason if budget.refused else None,
             )
             view = self._view(work_item) if self._kind != "tuner" else None
             if view is not None and (resume is None or not view.solution.is_dir()):
@@ -210,7 +218,7 @@ class Sessions:
                 stack.enter_context(self._gateway.serve(view.sockets, budget, governor.out_of_budget))
             connecting = stack.enter_context(self._connection_slot() if self._kind == "claude" else ExitStack())
             self.current = KINDS[self._kind](self._brief(work_item, agent_tools, view, resume, before))
-            self.record.remember(work_item.row.problem, self.current.id)
+            self.record.remember(work_item.problem.key, self.current.id)
             meter.add(Spent(), session=self.current.id, model=self.current.model)
             if view is not None:
                 stack.callback(self._save_solution, work_item)
@@ -271,16 +279,12 @@ class Sessions:
         limits = ((agent.per_session, before), (agent.per_worker, of_worker), (agent.overall, of_run))
         return prompting.assignment(
             work_item.problem,
-            work_item.row,
+            work_item.wanted,
             target=self._target,
             facts=work_item.tools.facts() or KernelFacts(DeviceDescription(target=self._target)),
             attempts=attempts_text(work_item.tools.history(), work_item.tools.lessons(), ""),
             remaining=prompting.remaining(limits),
         )
-
-    def _system(self) -> str:
-        programs = find_local_tools().programs
-        return prompting.system(self._config, worker=self._name, target=self._target, programs=programs)
 
     def _brief(
         self,
@@ -290,16 +294,19 @@ class Sessions:
         resume: str | None,
         before: Spent,
     ) -> Brief:
-        row = work_item.row
+        prompt, system = work_item.wanted, ""
+        if view is not None:
+            prompt, programs = self._prompt(work_item, before), find_local_tools().programs
+            system = prompting.system(self._config, worker=self._name, target=self._target, programs=programs)
         return Brief(
             role="worker",
-            prompt=self._prompt(work_item, before) if view else row.wanted,
-            system=self._system() if view else "",
+            prompt=prompt,
+            system=system,
             agent=self._config.agent,
             solution=work_item.solution,
             tools=work_item.tools,
             worker=self._name,
-            seed=zlib.crc32(f"{self._config.run}/{self._name}/{row.problem}".encode()),
+            seed=zlib.crc32(f"{self._config.run}/{self._name}/{work_item.problem.key}".encode()),
             resume=resume,
             offered=agent_tools.offered(),
             view=view,
@@ -312,8 +319,8 @@ class Sessions:
         atomic_write(reading / COORDINATION_NAME, read_text(self._repo, self._config.coordination_branch))
         self._show_others(work_item)
         return confinement.View(
-            problem=work_item.row.problem,
-            directory=work_item.worktree / problem_path(work_item.row.problem),
+            problem=work_item.problem.key,
+            directory=work_item.problem.directory,
             solution=self._writable_solution,
             target=self._target,
             reading=reading,
@@ -327,13 +334,13 @@ class Sessions:
         )
 
     def _agent_tools(self, work_item: WorkItem, meter: Meter) -> AgentTools:
-        directory = work_item.worktree / problem_path(work_item.row.problem)
-        inside = f"{confinement.TASK}/{problem_path(work_item.row.problem)}"
+        directory = str(work_item.problem.directory)
+        inside = f"{confinement.TASK}/{problem_path(work_item.problem.key)}"
         return AgentTools(
             tools=work_item.tools if self._kind == "tuner" else self._tools_of_agent(work_item),
             target=self._target,
             axes=prompting.axes_in_words(work_item.problem),
-            hide=lambda text: text.replace(str(directory), inside),
+            hide=lambda text: text.replace(directory, inside),
             add_spent=lambda spent: self._add_spent(meter, spent),
         )
 
@@ -364,14 +371,8 @@ class Sessions:
 
     def _show_others(self, work_item: WorkItem) -> None:
         """Write the present champion and the best solutions of other workers to a directory that the agent can read."""
-        history, champion = work_item.tools.history(), work_item.tools.champion()
-        chosen = best_of_others(history, self._name, champion)
+        chosen = best_of_others(work_item.tools.history(), self._name, work_item.tools.champion())
         show_others(self.directory / "view", chosen, work_item.tools.sources)
-
-    @property
-    def _writable_solution(self) -> Path:
-        """Return the directory that the agent may write."""
-        return self.directory / "solution"
 
     def _save_solution(self, work_item: WorkItem) -> None:
         """Copy the solution that an agent did not submit into its worktree, if it is valid."""
@@ -379,7 +380,3 @@ class Sessions:
             sync_solution(self._writable_solution, work_item.solution)
         except HarnessError as error:
             logger.warning("%s left files that cannot be copied: %s", self._name, error)
-
-
-def _refusal_of(budget: RequestBudget) -> str | None:
-    return budget.refused.reason if budget.refused is not None else None

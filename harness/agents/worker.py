@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -44,7 +42,7 @@ from harness.workspace.directories import Workspace
 from harness.workspace.file_watch import FileWatch
 from harness.workspace.files import file_lock
 from harness.workspace.notes import leave_note
-from harness.workspace.profile_orders import ProfileOrder, new_order_id, order_profile
+from harness.workspace.profile_orders import ProfileOrder, order_profile
 from harness.workspace.status import is_alive, read_daemon_status, write_status
 
 _IDLE_S = 5.0
@@ -114,17 +112,8 @@ class _Worker:
     def __post_init__(self) -> None:
         self.repo = Repo(self.workspace)
         self.tried = ProblemCandidates(self.workspace, self.repo, self.config, self.target)
-        self.sessions = Sessions(
-            self.workspace,
-            self.repo,
-            self.config,
-            self.name,
-            self.kind,
-            self.target,
-            on_event=self.handle_event,
-            is_reassigned=self.is_reassigned,
-            stop=self.stop,
-        )
+        of_worker = self.workspace, self.repo, self.config, self.name, self.kind, self.target
+        self.sessions = Sessions(*of_worker, self.handle_event, self.is_reassigned, self.stop)
 
     def run(self, changes: FileWatch) -> None:
         self.write_status("idle")
@@ -187,23 +176,19 @@ class _Worker:
         except HarnessError as error:
             logger.exception("%s cannot work on %s", self.name, row.problem)
             end = End("failed", str(error).splitlines()[0])
-            self.note(row.problem, "", f"the session failed: {end.text}")
+            self.note(row.problem, f"the session failed: {end.text}")
         logger.info("%s leaves %s: %s %s", self.name, row.problem, end.reason, end.text)
         self.last_message = end.text
-        self.count(row.problem, end)
+        if end.reason == "failed":  # `harness start` fails when every session of every worker failed
+            self.sessions_failed += 1
+            self.last_failure = f"{row.problem}: {end.text}"
+        else:
+            self.sessions_completed += 1
         if end.reason == "interrupted" or (end.reason == "budget" and gained):
             return  # a session that gained before it reached its budget is followed by another one
         self.finished[row.problem] = "exhausted" if end.reason in ("exhausted", "failed") else "stale"
         self._resting = row.problem
         self._finished_trees[row.problem] = self.committed(row.problem)
-
-    def count(self, problem: str, end: End) -> None:
-        """Count a session that ended: `harness start` fails when every session of every worker failed."""
-        if end.reason == "failed":
-            self.sessions_failed += 1
-            self.last_failure = f"{problem}: {end.text}"
-        else:
-            self.sessions_completed += 1
 
     def best(self, problem: str) -> float:
         """Return the best speed-up of this worker's own candidates for its present problem; 0 before the first."""
@@ -213,9 +198,8 @@ class _Worker:
         return max((candidate.speedup or 0.0 for candidate in own), default=0.0)
 
     def session(self, row: Assignment) -> End:
-        branch = agent_branch(self.config.run, self.name, row.problem)
         failpoint("worktree.before_add")
-        tip = self.repo.tip(self.config.coordination_branch)
+        tip, branch = self.repo.tip(self.config.coordination_branch), self.branch(row.problem)
         worktree = self.repo.add_worktree(self.name, row.problem, branch, tip)
         failpoint("worktree.after_add")
         self._retire_worktrees(row.problem)
@@ -231,16 +215,15 @@ class _Worker:
             elif self.kind == "tuner" and write_reference_solution(directory, problem, self.target):
                 logger.info("%s begins on %s with variants of its reference", self.name, row.problem)
         failpoint("worktree.after_champion")
-        end = self.sessions.work(WorkItem(row, problem, worktree, directory, self.tools(problem, worktree)))
+        end = self.sessions.work(WorkItem(problem, row.wanted, directory, self.tools(problem, worktree)))
         if self.kind != "tuner" and not self.stop.is_set():
             self.save(row.problem, worktree)
         return end
 
     def _retire_worktrees(self, present: str) -> None:
         """Remove this worker's older worktrees whose work is all on their branches."""
-        self._recent_problems = [present, *(problem for problem in self._recent_problems if problem != present)][
-            :_MAX_WORKTREES
-        ]
+        earlier = [problem for problem in self._recent_problems if problem != present]
+        self._recent_problems = [present, *earlier[: _MAX_WORKTREES - 1]]
         for directory in (self.workspace.worktrees / self.name).glob("*/*"):
             problem = f"{directory.parent.name}/{directory.name}"
             if problem in self._recent_problems or not is_problem(problem):
@@ -252,20 +235,17 @@ class _Worker:
 
     def save(self, problem: str, worktree: Path) -> None:
         """Commit a solution that the agent did not submit, so that it is judged; log the reason if that fails."""
-        branch = agent_branch(self.config.run, self.name, problem)
         path = solution_path(problem, self.target)
-        before = self.repo.tree_of(self.repo.tip(branch), path)
-        champion = self.tried.champion_tree()
+        committed = self.repo.tree_of(self.repo.tip(self.branch(problem)), path)
         try:
-            tree = tree_id(tree_files(worktree / path))
-            if tree in {before, champion}:
-                return
-            submission = self.commit(problem, worktree, "Save what was not submitted")
+            if tree_id(tree_files(worktree / path)) not in {committed, self.tried.champion_tree()}:
+                submission = self.commit(problem, worktree, "Save what was not submitted")
+                logger.info("%s left an unsubmitted solution of %s: %s", self.name, problem, submission.commit)
         except HarnessError as error:
             logger.info("%s left no solution of %s that can be committed: %s", self.name, problem, error.message)
-            return
-        if not submission.unchanged:
-            logger.info("%s left an unsubmitted solution of %s: %s", self.name, problem, submission.commit)
+
+    def branch(self, problem: str) -> str:
+        return agent_branch(self.config.run, self.name, problem)
 
     def handle_event(self, event: Event) -> None:
         """Log an event and write it to the status record."""
@@ -326,14 +306,8 @@ class _Worker:
             )
 
         def profile(submitted: Submission, workload: str | None) -> CounterReport | None:
-            order = ProfileOrder(
-                id=new_order_id(),
-                problem=problem,
-                target=self.target,
-                commit=submitted.commit,
-                tree=submitted.tree,
-                workload=workload,
-            )
+            commit, tree = submitted.commit, submitted.tree
+            order = ProfileOrder(problem=problem, target=self.target, commit=commit, tree=tree, workload=workload)
             return order_profile(self.workspace, order, stop=self.stop, deadline_s=_PROFILE_S)
 
         def check(show: ShownCode, function: str) -> CheckReply | None:
@@ -349,19 +323,19 @@ class _Worker:
                 within_s=_CHECK_S,
             )
 
-        @contextmanager
-        def turn() -> Iterator[None]:
-            lock = self.workspace.state / "locks" / f"turn-{problem.replace('/', '-')}"
-            with file_lock(lock, wait_s=_TURN_S, owner=f"harness worker {self.name}"):
-                yield
+        def lessons() -> tuple[str, ...]:
+            messages = {candidate.tree: candidate.message for candidate in self.tried.candidates()}
+            book = LessonBook(self.workspace, self.repo, self.tried.index, self.config, self.target)
+            return book.lines(problem, judged.definition.op_type, messages)
 
+        lock = self.workspace.state / "locks" / f"turn-{problem.replace('/', '-')}"
         return Tools(
             commit=lambda message: self.commit(problem, worktree, message),
             outcome=outcome,
             history=self.tried.candidates,
-            note=lambda text, entry, contradicts: self.note(problem, self.session_id, text, entry, contradicts),
-            lessons=lambda: self.lessons(judged),
-            turn=turn,
+            note=lambda *lesson: self.note(problem, *lesson, session=self.session_id),
+            lessons=lessons,
+            turn=lambda: file_lock(lock, wait_s=_TURN_S, owner=f"harness worker {self.name}"),
             profile=profile,
             facts=facts,
             sources=self.tried.sources,
@@ -397,14 +371,8 @@ class _Worker:
         """Return the id of the last session; empty before the first."""
         return self.sessions.current.id if self.sessions.current else ""
 
-    def lessons(self, problem: Problem) -> tuple[str, ...]:
-        """Return the lessons about a problem and its family, one line each."""
-        messages = {candidate.tree: candidate.message for candidate in self.tried.candidates()}
-        book = LessonBook(self.workspace, self.repo, self.tried.index, self.config, self.target)
-        return book.lines(problem.key, problem.definition.op_type, messages)
-
     def note(
-        self, problem: str, session: str, text: str, entry: int | None = None, contradicts: str | None = None
+        self, problem: str, text: str, entry: int | None = None, contradicts: str | None = None, *, session: str = ""
     ) -> None:
         leave_note(
             self.workspace,

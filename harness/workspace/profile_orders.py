@@ -10,7 +10,7 @@ import threading
 import uuid
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from harness.model.counters import CounterReport
 from harness.workspace.directories import Workspace
@@ -25,7 +25,7 @@ class ProfileOrder(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    id: str
+    id: str = Field(default_factory=lambda: uuid.uuid4().hex)
     problem: str
     target: str
     commit: str
@@ -33,11 +33,6 @@ class ProfileOrder(BaseModel):
     """Git tree id of the solution directory."""
     workload: str | None = None
     """The workload's uuid, or its beginning; null for the workload with the most data."""
-
-
-def new_order_id() -> str:
-    """Return a unique id of an order."""
-    return uuid.uuid4().hex
 
 
 def waiting_orders(workspace: Workspace) -> list[ProfileOrder]:

@@ -16,7 +16,6 @@ from harness.agents.prompting import remaining
 from harness.formats.problems import load_problem
 from harness.ledger.accounts import Spent
 from harness.ledger.candidates import TriedCandidate
-from harness.model.assignment import Assignment
 from harness.model.config import Budget, Config
 from harness.model.device_description import BoundDescription, DeviceDescription
 from harness.model.problem import Problem
@@ -67,8 +66,8 @@ def cpu_prompt() -> str:
     attempts = attempts_text(
         tried, ("w03: four rows at a time needs a tail for rows that are no multiple of four",), ""
     )
-    row = Assignment(worker="w01", problem=problem.key, wanted="coverage: 1 of 4 evaluations so far")
-    return _complete(problem, row, "cpu", facts, attempts, ("python3 with torch", "g++", "objdump", "lscpu"))
+    wanted, programs = "coverage: 1 of 4 evaluations so far", ("python3 with torch", "g++", "objdump", "lscpu")
+    return _complete(problem, "w01", wanted, "cpu", facts, attempts, programs)
 
 
 def gpu_prompt() -> str:
@@ -81,9 +80,9 @@ def gpu_prompt() -> str:
         baselines={uuid: {"eager": us + 8.0, "compile": us + 2.0, "baseline": None} for uuid, us in eager.items()},
         sealed_baselines={uuid: {"eager": us, "compile": us / 2.0, "baseline": None} for uuid, us in eager.items()},
     )
-    row = Assignment(worker="w02", problem=problem.key, wanted="try vector loads of 32 bytes first", state="pinned")
     programs = ("python3 with torch", "nvcc", "cuobjdump", "nvdisasm", "lscpu")
-    return _complete(problem, row, "h200", facts, attempts_text((), (), ""), programs)
+    wanted, attempts = "try vector loads of 32 bytes first", attempts_text((), (), "")
+    return _complete(problem, "w02", wanted, "h200", facts, attempts, programs)
 
 
 def _bounds(times_us: dict[str, float], *, share: float, limit: str) -> dict[str, BoundDescription]:
@@ -94,11 +93,17 @@ def _bounds(times_us: dict[str, float], *, share: float, limit: str) -> dict[str
 
 
 def _complete(
-    problem: Problem, row: Assignment, target: str, facts: KernelFacts, attempts: str, programs: tuple[str, ...]
+    problem: Problem,
+    worker: str,
+    wanted: str,
+    target: str,
+    facts: KernelFacts,
+    attempts: str,
+    programs: tuple[str, ...],
 ) -> str:
     left = remaining([(BUDGET, Spent(usd=0.8, evaluations=2))])
-    first = prompting.assignment(problem, row, target=target, facts=facts, attempts=attempts, remaining=left)
-    system = prompting.system(Config(), worker=row.worker, target=target, programs=programs)
+    first = prompting.assignment(problem, wanted, target=target, facts=facts, attempts=attempts, remaining=left)
+    system = prompting.system(Config(), worker=worker, target=target, programs=programs)
     return f"<!-- system prompt -->\n{system}\n\n<!-- first message -->\n{first}\n"
 
 
@@ -122,8 +127,7 @@ def test_a_goal_that_a_person_sets_is_shown() -> None:
 def test_the_prompt_of_an_unmeasured_problem_reports_what_is_missing() -> None:
     problem = load_problem(PROBLEMS / "starter/rmsnorm_h4096", key="starter/rmsnorm_h4096")
     facts = KernelFacts(DeviceDescription(target="cpu"))
-    row = Assignment(worker="w01", problem=problem.key)
-    text = prompting.assignment(problem, row, target="cpu", facts=facts, attempts="nothing")
+    text = prompting.assignment(problem, "", target="cpu", facts=facts, attempts="nothing")
     assert "The baselines are not measured yet" in text
     assert "No bounds are available yet" in text
     assert "No solution is confirmed yet" in text
