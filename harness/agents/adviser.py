@@ -95,9 +95,8 @@ class PlanningModel:
             accepted.set()
             return Answer("accepted; you are done")
 
-        tool = Tool(
-            "propose", "Propose which worker works on which problem. One row per worker.", (), propose, self._schema
-        )
+        description = "Propose which worker works on which problem. One row per worker."
+        tool = Tool("propose", description, self._schema, propose)
         until = time.monotonic() + self._config.planner.deadline_s
         with ExitStack() as stack:
             gateway = stack.enter_context(Gateway(self._workspace, self._upstream, self._config.agent.gateway))

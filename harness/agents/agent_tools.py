@@ -12,7 +12,7 @@ from typing import get_args
 from harness.agents.answers import attempts_text, check_outcome, outcome_text
 from harness.agents.documentation import search
 from harness.agents.others_work import differences
-from harness.agents.session import Answer, Parameter, Tool, Tools
+from harness.agents.session import Answer, Tool, Tools
 from harness.errors import HarnessError
 from harness.git.repo import Submission
 from harness.ledger.accounts import Spent
@@ -69,7 +69,8 @@ class AgentTools:
                 self.submit,
                 "Commit the present solution directory and wait for the judge: verdict, times against baseline "
                 "and bound, and what limits the kernel. This is the only measurement.",
-                Parameter("message", "What changed and why, in a line or two"),
+                "message",
+                message="What changed and why, in a line or two",
             ),
             self._tool(
                 self.history,
@@ -81,7 +82,8 @@ class AgentTools:
             self._tool(
                 self.note,
                 "Record a one-line lesson for the next worker on this problem.",
-                Parameter("text", "The lesson, in one line"),
+                "text",
+                text="The lesson, in one line",
                 contradicts="The [id] of a lesson that your submission shows to be wrong",
             ),
             self._tool(
@@ -95,15 +97,12 @@ class AgentTools:
         return tools if self.tools.check is not None else tools[1:]
 
     def _tool(
-        self,
-        use: Callable[[Mapping[str, object]], Answer],
-        description: str,
-        *required: Parameter,
-        **optional: str,
+        self, use: Callable[[Mapping[str, object]], Answer], description: str, *required: str, **parameters: str
     ) -> Tool:
-        """Return the tool that a method implements; `optional` describes further parameters by name."""
+        """Return the tool that a method implements, from the descriptions of its parameters."""
         name = use.__name__
-        parameters = (*required, *(Parameter(name, text, required=False) for name, text in optional.items()))
+        properties = {name: {"type": "string", "description": text} for name, text in parameters.items()}
+        schema = {"type": "object", "properties": properties, "required": list(required)}
 
         def safe_use(arguments: Mapping[str, object]) -> Answer:
             try:
@@ -119,7 +118,7 @@ class AgentTools:
             self.answered_at = time.monotonic()
             return answer
 
-        return Tool(name, description, parameters, safe_use)
+        return Tool(name, description, schema, safe_use)
 
     def submit(self, arguments: Mapping[str, object]) -> Answer:
         """Commit the solution, wait for its entry, and return the entry as text."""

@@ -272,19 +272,13 @@ class ClaudeSession:
         return script
 
     def _sdk_tool(self, tool: Tool) -> sdk.SdkMcpTool[Any]:
-        properties = {
-            parameter.name: {"type": "string", "description": parameter.description} for parameter in tool.parameters
-        }
-        required = [parameter.name for parameter in tool.parameters if parameter.required]
-        schema = dict(tool.schema or {"type": "object", "properties": properties, "required": required})
-
         async def use(arguments: dict[str, Any]) -> dict[str, Any]:
             call = _Call(tool, arguments)
             self._events.put(call)
             answer = await asyncio.wrap_future(call.answer)
             return {"content": [{"type": "text", "text": answer.text}], "is_error": answer.failed}
 
-        return sdk.tool(tool.name, tool.description, schema)(use)
+        return sdk.tool(tool.name, tool.description, dict(tool.schema))(use)
 
     async def _before_tool(self, hook_input: HookInput, _: str | None, __: HookContext) -> HookJSONOutput:
         """Deny writes outside the solution, and all tools after an interrupt. An exception blocks the tool."""

@@ -66,25 +66,15 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Parameter:
-    """One argument of a tool."""
-
-    name: str
-    description: str
-    required: bool = True
-
-
-@dataclass(frozen=True)
 class Tool:
     """A tool that a session offers to its agent."""
 
     name: str
     description: str
-    parameters: tuple[Parameter, ...]
+    schema: Mapping[str, object]
+    """The JSON schema of the arguments."""
     use: Callable[[Mapping[str, object]], Answer]
     """Called in the thread that iterates over the session's events. Does not raise."""
-    schema: Mapping[str, object] | None = None
-    """A JSON schema of the arguments, for arguments that are not plain text; it replaces `parameters`."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import pytest
 
 from harness.agents import confinement
 from harness.agents.command import CommandSession, bound_paths, check_command, variables
-from harness.agents.session import Answer, Brief, End, Event, Parameter, Tool, ToolUse
+from harness.agents.session import Answer, Brief, End, Event, Tool, ToolUse
 from harness.agents.transcripts import command_log
 from harness.errors import ConfigurationError
 from harness.ledger.accounts import Account, Spent, write_account
@@ -83,7 +83,7 @@ def session(site: Site, agent: AgentConfig, *, resume: str | None = None) -> Com
         agent=agent,
         solution=view.solution,
         resume=resume,
-        offered=(Tool("submit", "", (Parameter("message", ""),), submit),),
+        offered=(Tool("submit", "", {}, submit),),
         view=view,
     )
     return CommandSession(brief)
