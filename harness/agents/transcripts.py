@@ -20,9 +20,10 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from harness.agents.model_access.prices import price_of, usd
+from harness.agents.model_access.usage import tokens_of
 from harness.errors import FormatError
 from harness.formats.bounded import RECORD_BYTES, load_json
-from harness.ledger.accounts import Account, Spent
+from harness.ledger.accounts import Account
 from harness.model.config import Price
 from harness.workspace.directories import Workspace
 
@@ -110,10 +111,9 @@ def transcript_files(workspace: Workspace, account: Account) -> list[Path]:
     directory = agent_directory(workspace, account.worker)
     if account.agent == "claude":
         transcripts = sorted((directory / "home" / ".claude" / "projects").glob("*/*.jsonl"))
-        return [
-            file for file in transcripts if file.stem == account.session and file.is_file() and not file.is_symlink()
-        ]
-    files = (command_log(directory, account.session), tool_records(directory, account.session))
+        files = [file for file in transcripts if file.stem == account.session and not file.is_symlink()]
+    else:
+        files = [command_log(directory, account.session), tool_records(directory, account.session)]
     return [file for file in files if file.is_file()]
 
 
@@ -196,14 +196,8 @@ def _cost(message: Mapping[str, Any], prices: Mapping[str, Price]) -> float | No
     usage = message.get("usage")
     if not isinstance(usage, dict):
         return None
-    numbers = {name: value for name, value in usage.items() if isinstance(value, int)}
-    spent = Spent(
-        input_tokens=numbers.get("input_tokens", 0),
-        output_tokens=numbers.get("output_tokens", 0),
-        cache_write_tokens=numbers.get("cache_creation_input_tokens", 0),
-        cache_read_tokens=numbers.get("cache_read_input_tokens", 0),
-    )
-    return usd(spent, price_of(str(message.get("model")), prices))
+    tokens = tokens_of({name: value for name, value in usage.items() if isinstance(value, int)})
+    return usd(tokens, price_of(str(message.get("model")), prices))
 
 
 def _command_items(directory: Path, session: str) -> Iterator[Item]:

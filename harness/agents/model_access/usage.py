@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from harness.errors import FormatError
@@ -77,13 +78,18 @@ class AnswerUsage:
 
     def spent(self) -> Spent:
         """Return the answer's tokens and one turn. The output of an incomplete stream is estimated from its length."""
-        output_tokens = self._numbers.get("output_tokens", 0)
+        spent = replace(tokens_of(self._numbers), turns=1)
         if self.streamed and not self._complete:
-            output_tokens = max(output_tokens, self._characters // CHARACTERS_PER_TOKEN)
-        return Spent(
-            input_tokens=self._numbers.get("input_tokens", 0),
-            output_tokens=output_tokens,
-            cache_write_tokens=self._numbers.get("cache_creation_input_tokens", 0),
-            cache_read_tokens=self._numbers.get("cache_read_input_tokens", 0),
-            turns=1,
-        )
+            estimate = self._characters // CHARACTERS_PER_TOKEN
+            spent = replace(spent, output_tokens=max(spent.output_tokens, estimate))
+        return spent
+
+
+def tokens_of(usage: Mapping[str, int]) -> Spent:
+    """Return the token counts of a `usage` object of the Messages API."""
+    return Spent(
+        input_tokens=usage.get("input_tokens", 0),
+        output_tokens=usage.get("output_tokens", 0),
+        cache_write_tokens=usage.get("cache_creation_input_tokens", 0),
+        cache_read_tokens=usage.get("cache_read_input_tokens", 0),
+    )
