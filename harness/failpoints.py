@@ -12,6 +12,7 @@ from __future__ import annotations
 import builtins
 import os
 import signal
+from pathlib import Path
 
 _VARIABLE = "HARNESS_FAILPOINT"
 _ACTION = "HARNESS_FAILPOINT_ACTION"
@@ -29,13 +30,10 @@ def failpoint(name: str) -> None:
         return
     _passed[name] = _passed.get(name, 0) + 1
     if _passed[name] == int(count or 1) and _marked(os.environ.get(_MARK), name):
-        _act(os.environ.get(_ACTION, "kill"), name)
-
-
-def _act(action: str, name: str) -> None:
-    if action != "kill":
-        raise getattr(builtins, action)(f"failpoint {name}")
-    os.kill(os.getpid(), signal.SIGKILL)
+        action = os.environ.get(_ACTION, "kill")
+        if action != "kill":
+            raise getattr(builtins, action)(f"failpoint {name}")
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _marked(file: str | None, name: str) -> bool:
@@ -43,9 +41,8 @@ def _marked(file: str | None, name: str) -> bool:
     if file is None:
         return True
     try:
-        mark = os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+        with Path(file).open("x") as mark:
+            mark.write(f"{name} {os.getpid()}\n")
     except FileExistsError:
         return False
-    os.write(mark, f"{name} {os.getpid()}\n".encode())
-    os.close(mark)
     return True
