@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from harness.child_process import ChildProcess, output_file
 from harness.errors import ConfigurationError
@@ -49,22 +49,6 @@ class Outcome:
     """Failure that prevented all work: no judge became ready, all sessions failed, or a limit allowed no request."""
 
 
-@dataclass
-class _Progress:
-    """Progress of this invocation, including that of child processes that have ended since."""
-
-    evaluations: int = 0
-    judge_was_ready: bool = False
-    workers: dict[tuple[str, int], WorkerStatus] = field(default_factory=dict)
-    """(worker, pid) -> the last record of that process."""
-
-    def update(self, snapshot: Snapshot) -> None:
-        if snapshot.daemon is not None:
-            self.evaluations = max(self.evaluations, snapshot.daemon.evaluations_done)
-            self.judge_was_ready |= any(judge.became_ready for judge in snapshot.daemon.judges)
-        self.workers |= {(name, status.pid): status for name, status in snapshot.workers.items() if status is not None}
-
-
 class RunEnd:
     """Decides when an invocation of `harness start` ends, and as a success or a failure.
 
@@ -77,7 +61,10 @@ class RunEnd:
     def __init__(self, workspace: Workspace, limits: Limits, workers: Mapping[str, ChildProcess]) -> None:
         self._workspace, self._limits, self._workers = workspace, limits, workers
         self._idle_since: float | None = None
-        self._progress = _Progress()
+        # Progress of this invocation, including that of child processes that have ended since.
+        self._was_evaluated = self._judge_was_ready = False
+        self._records: dict[tuple[str, int], WorkerStatus] = {}
+        """(worker, pid) -> the last record of that process."""
 
     def outcome(self, snapshot: Snapshot, *, stopped: bool) -> Outcome | None:
         """Return the end of the invocation; None while it goes on.
@@ -86,7 +73,7 @@ class RunEnd:
             snapshot: the present records.
             stopped: a person or a signal stops the run.
         """
-        self._progress.update(snapshot)
+        self._update_progress(snapshot)
         if stopped:
             return Outcome("stopped", interrupted=True)
         reason = self._limit_reached(snapshot)
@@ -101,6 +88,12 @@ class RunEnd:
             reason = out_of_budget(snapshot) or "nothing is left to try"
         return Outcome(reason, failure=self._failure(snapshot))
 
+    def _update_progress(self, snapshot: Snapshot) -> None:
+        if snapshot.daemon is not None:
+            self._was_evaluated |= snapshot.daemon.evaluations_done > 0
+            self._judge_was_ready |= any(judge.became_ready for judge in snapshot.daemon.judges)
+        self._records |= {(name, status.pid): status for name, status in snapshot.workers.items() if status is not None}
+
     def _limit_reached(self, snapshot: Snapshot) -> str | None:
         minutes = self._limits.max_minutes
         if minutes is not None and snapshot.elapsed_s >= minutes * 60:
@@ -111,9 +104,9 @@ class RunEnd:
 
     def _failure(self, snapshot: Snapshot) -> ConfigurationError | None:
         """Return the failure that prevented all work; None if an evaluation or a session completed."""
-        if self._progress.evaluations:
+        if self._was_evaluated:
             return None
-        if not self._progress.judge_was_ready:
+        if not self._judge_was_ready:
             judge = snapshot.daemon.judges[0] if snapshot.daemon is not None and snapshot.daemon.judges else None
             log = judge_log_file(self._workspace, judge.device) if judge else output_file(self._workspace, "daemon")
             no_judge = (snapshot.daemon.paused if snapshot.daemon is not None else None) or "no daemon runs"
@@ -131,7 +124,7 @@ class RunEnd:
 
     def _sessions_failed(self) -> ConfigurationError | None:
         """Return an error if sessions were started and all of them failed; a worker's crash is a failed session."""
-        records = self._progress.workers.values()
+        records = self._records.values()
         failed = sum(record.sessions_failed for record in records)
         crashes = sum(child.crashes for child in self._workers.values())
         if any(record.sessions_completed for record in records) or not failed + crashes:
@@ -149,7 +142,7 @@ class RunEnd:
 
     def _no_request_fits(self, snapshot: Snapshot) -> ConfigurationError | None:
         """Return an error if sessions were opened and the limits allowed no request of any of them."""
-        records = self._progress.workers.values()
+        records = self._records.values()
         reason = out_of_budget(snapshot)
         paid = any(record.usd for record in records) or any(record.agent == "tuner" for record in records)
         if reason is None or paid or not any(record.sessions_completed for record in records):

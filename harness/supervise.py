@@ -172,7 +172,7 @@ class _Supervisor:
         limits: Limits,
         stop: threading.Event,
         show: Callable[[Snapshot], None],
-        notices: Sequence[str] = (),
+        notices: Sequence[str],
     ) -> None:
         self._workspace, self._record = workspace, record
         self._stop, self._show = stop, show
@@ -181,7 +181,7 @@ class _Supervisor:
             name.removeprefix(WORKER_PREFIX): child for name, child in self._children.items() if WORKER_PREFIX in name
         }
         self._since = time.monotonic()
-        self._messages: list[str] = list(notices)
+        self._messages = list(notices)
         self._end = RunEnd(workspace, limits, self._workers)
 
     def run(self) -> Outcome:
@@ -292,21 +292,17 @@ def stop_running(workspace: Workspace, within_s: float) -> bool:
         return False
     with suppress(ProcessLookupError):
         os.kill(status.pid, signal.SIGTERM)
-    until = time.monotonic() + within_s
-    waiter = threading.Event()
-    while time.monotonic() < until:
-        if not _lock_is_held(workspace):
-            return True
-        waiter.wait(0.1)
-    raise ConfigurationError(
-        f"harness start (process {status.pid}) has not ended within {within_s:.0f} s",
-        remedy=f"kill {status.pid}; no data is lost",
-    )
+    if _lock_is_held(workspace, within_s):
+        raise ConfigurationError(
+            f"harness start (process {status.pid}) has not ended within {within_s:.0f} s",
+            remedy=f"kill {status.pid}; no data is lost",
+        )
+    return True
 
 
-def _lock_is_held(workspace: Workspace) -> bool:
+def _lock_is_held(workspace: Workspace, wait_s: float = 0.0) -> bool:
     try:
-        with file_lock(workspace.start_lock, owner="harness stop"):
+        with file_lock(workspace.start_lock, wait_s=wait_s, owner="harness stop"):
             return False
     except ConfigurationError:
         return True
