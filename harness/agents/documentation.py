@@ -12,8 +12,10 @@ from __future__ import annotations
 import re
 import sqlite3
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
+
+from harness.model.truncate import shortened
 
 PACK = Path(__file__).parent / "docs"
 _HEADING = re.compile(r"^#{1,3} ", re.MULTILINE)
@@ -24,13 +26,13 @@ _CAMEL = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _SHAPE = re.compile(r"m\d+n\d+k\d+")
 _BRITISH = re.compile(r"is(e|ed|es|er|ing|ation|ations)$")
 _STOP_WORDS = frozenset(
-    re.findall(
-        r"\w+",
-        "a an and are as at be by can do does for from how i if in into is it its my of on or than that the this to use"
-        " using vs what when which why with",
-    )
+    """
+    a an and are as at be by can do does for from how i if in into is it its my of on or than that the this to use using
+    vs what when which why with
+    """.split()  # noqa: SIM905 - a list of words reads better than a list of literals
 )
-_TITLE_WEIGHT, _PAGE_WEIGHT, _ALIAS_WEIGHT, _BODY_WEIGHT = 8.0, 5.0, 5.0, 1.0
+_WEIGHTS = (8.0, 5.0, 5.0, 1.0)
+"""Of title, page, aliases and body."""
 _RESULTS = 6
 _SHOWN_WHOLE = 2
 _LONGEST_SECTION = 6000
@@ -49,8 +51,7 @@ class DocumentationSection:
     @property
     def path(self) -> str:
         """File and headings, such as `docs/25_wgmma.md > wgmma > Descriptors`."""
-        headings = [self.page] if self.title == self.page else [self.page, self.title]
-        return " > ".join([f"docs/{self.file}", *headings])
+        return " > ".join([f"docs/{self.file}", *dict.fromkeys((self.page, self.title))])
 
     @property
     def aliases(self) -> str:
@@ -58,10 +59,10 @@ class DocumentationSection:
         return " ".join(_ALIASES.findall(self.text))
 
 
-def sections(directory: Path = PACK) -> list[DocumentationSection]:
+def sections() -> list[DocumentationSection]:
     """Return every section of the pack, in the order of its files."""
     result = []
-    for file in sorted(directory.glob("*.md")):
+    for file in sorted(PACK.glob("*.md")):
         text = file.read_text(encoding="utf-8")
         starts = [match.start() for match in _HEADING.finditer(_without_code(text))]
         page = ""
@@ -97,57 +98,47 @@ def index_terms(text: str) -> list[str]:
     return [term for term in terms if len(term) > 1 and term not in _STOP_WORDS]
 
 
-def matching_sections(query: str, directory: Path = PACK, limit: int = _RESULTS) -> list[DocumentationSection]:
+def matching_sections(query: str, limit: int = _RESULTS) -> list[DocumentationSection]:
     """Return the sections that match any word of the query, best first.
 
     Args:
         query: words to search for.
-        directory: the documentation pack.
         limit: the largest number of sections.
     """
     terms = list(dict.fromkeys(index_terms(query)))
     if not terms:
         return []
-    all_sections, index = _index(directory)
+    all_sections, index = _index()
     rows = index.execute(
         "SELECT rowid FROM section WHERE section MATCH ? ORDER BY bm25(section, ?, ?, ?, ?), rowid LIMIT ?",
-        (
-            " OR ".join(f'"{term}"' for term in terms),
-            *(_TITLE_WEIGHT, _PAGE_WEIGHT, _ALIAS_WEIGHT, _BODY_WEIGHT),
-            limit,
-        ),
-    ).fetchall()
+        (" OR ".join(f'"{term}"' for term in terms), *_WEIGHTS, limit),
+    )
     return [all_sections[number] for (number,) in rows]
 
 
-def search(query: str, directory: Path = PACK) -> str:
-    """Return the two best sections in full and a line for each of the next; the table of contents without a match.
-
-    Args:
-        query: words to search for.
-        directory: the documentation pack.
-    """
-    hits = matching_sections(query, directory)
+def search(query: str) -> str:
+    """Return the two best sections in full and a line for each of the next; the table of contents without a match."""
+    hits = matching_sections(query)
     if not hits:
-        return contents(directory)
+        return contents()
     terms = set(index_terms(query))
     whole = [f"[{hit.path}] {_size(hit)}\n{_cut(hit.text)}" for hit in hits[:_SHOWN_WHOLE]]
     related = [f"- [{hit.path}] {_size(hit)}: {_snippet(hit, terms)}" for hit in hits[_SHOWN_WHOLE:]]
     return "\n\n".join(whole + (["Also related:\n" + "\n".join(related)] if related else []))
 
 
-def contents(directory: Path = PACK) -> str:
+def contents() -> str:
     """Return the titles of the sections, one line per file."""
     by_file: dict[str, list[str]] = {}
-    for section in sections(directory):
+    for section in sections():
         by_file.setdefault(section.file, []).append(section.title)
     return "\n".join(f"docs/{file}: {'; '.join(titles)}" for file, titles in by_file.items())
 
 
-@lru_cache(maxsize=2)
-def _index(directory: Path) -> tuple[list[DocumentationSection], sqlite3.Connection]:
+@cache
+def _index() -> tuple[list[DocumentationSection], sqlite3.Connection]:
     """Return the sections and their index in memory; the pack does not change while a process runs."""
-    all_sections = sections(directory)
+    all_sections = sections()
     # Tools of several sessions may run in different threads; SQLite serializes the calls of one connection.
     index = sqlite3.connect(":memory:", check_same_thread=False)
     index.execute(
@@ -183,7 +174,7 @@ def _snippet(section: DocumentationSection, terms: set[str]) -> str:
     """Return the line of a section with the most terms of the query."""
     lines = [line.strip() for line in section.text.split("\n")[1:] if line.strip() and not line.startswith("```")]
     best = max(lines, key=lambda line: len(terms.intersection(index_terms(line))), default="")
-    return best if len(best) <= _LONGEST_SNIPPET else best[: _LONGEST_SNIPPET - 1] + "…"
+    return shortened(best, _LONGEST_SNIPPET)
 
 
 def _size(section: DocumentationSection) -> str:
