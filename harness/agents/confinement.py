@@ -13,19 +13,22 @@ loopback, on which one port leads to the gateway's socket.
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
-from harness.agents.local_tools import find_local_tools
 from harness.errors import ConfigurationError
 from harness.model.paths import SOLUTIONS, problem_path, solution_path
-from harness.workspace.sandbox_mounts import python_binds, system_binds
+from harness.workspace.sandbox_mounts import SYSTEM, python_binds, python_prefixes, system_binds
 
 TASK = "/task"
 """The agent's working directory inside the sandbox."""
@@ -41,6 +44,10 @@ _OF_HOST = ("resolv.conf", "hosts", "nsswitch.conf", "ssl", "passwd", "group")
 _PATH = ("/usr/local/bin", "/usr/bin", "/bin")
 _TMP_BYTES = 2 << 30
 _TRY_S = 20.0
+_COMPILERS = ("g++", "clang++", "gdb", "objdump", "lscpu")
+_CUDA = ("nvcc", "ptxas", "cuobjdump", "nvdisasm")
+_PROCESSORS = (Path("/sys/devices/system/cpu"), Path("/sys/devices/system/node"))
+"""Directories that lscpu reads, besides /proc/cpuinfo."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +80,38 @@ class View:
     def shown(self) -> str:
         """Return the path of the writable solution directory inside the sandbox."""
         return f"{TASK}/{solution_path(self.problem, self.target)}"
+
+
+@dataclass(frozen=True)
+class LocalTools:
+    """Programs, and the paths that a sandbox needs to run them."""
+
+    programs: tuple[str, ...]
+    """Names of the installed programs, for prompts."""
+    path: tuple[str, ...]
+    """Directories for PATH, in addition to the system's."""
+    binds: tuple[Path, ...]
+    """Paths to mount read-only at the same place, in addition to the system and this Python."""
+
+
+@cache
+def find_local_tools() -> LocalTools:
+    """Return the programs on PATH, in CUDA_HOME or CUDA_PATH, in NVIDIA's wheels and in /usr/local/cuda."""
+    homes = [Path(os.environ[name]) for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
+    if on_path := shutil.which("nvcc"):
+        homes.append(Path(on_path).resolve().parent.parent)
+    homes += [Path(sysconfig.get_path("purelib")) / "nvidia" / "cu13", Path("/usr/local/cuda")]
+    directories = dict.fromkeys(home.resolve() / "bin" for home in homes if (home / "bin").is_dir())
+    cuda_directories = [directory for directory in directories if any((directory / name).is_file() for name in _CUDA)]
+    shown = [*map(Path, SYSTEM), *python_prefixes()]
+    hidden = [path.parent for path in cuda_directories if not any(path.is_relative_to(root) for root in shown)]
+    search = os.pathsep.join([*map(str, cuda_directories), *_PATH])
+    programs = [name for name in (*_COMPILERS, *_CUDA) if shutil.which(name, path=search)]
+    return LocalTools(
+        programs=(*(["python3 with torch"] if find_spec("torch") else ["python3"]), *programs),
+        path=tuple(map(str, cuda_directories)),
+        binds=(*hidden, *(path for path in _PROCESSORS if path.is_dir())),
+    )
 
 
 def empty_view(root: Path, *, binds: tuple[Path, ...] = ()) -> View:

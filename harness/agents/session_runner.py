@@ -24,7 +24,6 @@ from harness.agents.command import bound_paths, variables
 from harness.agents.governor import Governor, SpendTracker, reached_worker_limit
 from harness.agents.kernel_facts import KernelFacts
 from harness.agents.kinds import KINDS
-from harness.agents.local_tools import find_local_tools
 from harness.agents.model_access import api_backoff
 from harness.agents.model_access.endpoint import Upstream
 from harness.agents.model_access.meter import Meter
@@ -296,7 +295,7 @@ class Sessions:
     ) -> Brief:
         prompt, system = work_item.wanted, ""
         if view is not None:
-            prompt, programs = self._prompt(work_item, before), find_local_tools().programs
+            prompt, programs = self._prompt(work_item, before), confinement.find_local_tools().programs
             system = prompting.system(self._config, worker=self._name, target=self._target, programs=programs)
         return Brief(
             role="worker",

@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.agents import local_tools
-from harness.agents.confinement import command_line, empty_view
-from harness.agents.local_tools import find_local_tools
+from harness.agents.confinement import command_line, empty_view, find_local_tools
 
 
 def inside(tmp_path: Path, script: str) -> subprocess.CompletedProcess[str]:
@@ -53,10 +51,10 @@ def test_a_toolkit_outside_the_system_is_shown(tmp_path: Path, monkeypatch: pyte
     (home / "bin" / "nvdisasm").write_text("#!/bin/sh\necho disassembled\n")
     (home / "bin" / "nvdisasm").chmod(0o755)
     monkeypatch.setenv("CUDA_HOME", str(home))
-    local_tools.find_local_tools.cache_clear()
+    find_local_tools.cache_clear()
     try:
         assert "nvdisasm" in find_local_tools().programs
         completed = inside(tmp_path, "nvdisasm; touch /sys/devices/system/cpu/x 2>/dev/null && exit 9; exit 0")
     finally:
-        local_tools.find_local_tools.cache_clear()
+        find_local_tools.cache_clear()
     assert (completed.returncode, completed.stdout) == (0, "disassembled\n"), completed.stderr
