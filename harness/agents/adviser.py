@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 
-from harness.agents import confinement, documentation, prompting
+from harness.agents import confinement, prompting
 from harness.agents.governor import SpendTracker, reached_limit
 from harness.agents.kinds import KINDS
 from harness.agents.model_access import api_backoff
@@ -127,7 +127,6 @@ class PlanningModel:
             solution=self._directory / "solution",
             target="none",
             reading=reading,
-            docs=documentation.PACK,
             home=self._directory / "home",
             sockets=self._directory / "gateway",
         )

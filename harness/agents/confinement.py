@@ -26,6 +26,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
+from harness.agents.documentation import PACK
 from harness.errors import ConfigurationError
 from harness.model.paths import SOLUTIONS, problem_path, solution_path
 from harness.workspace.sandbox_mounts import SYSTEM, python_binds, python_prefixes, system_binds
@@ -63,7 +64,6 @@ class View:
     """Names the solution directory."""
     reading: Path
     """Mounted read-only as `/task`; contains COORDINATION.md and solutions of other workers."""
-    docs: Path
     home: Path
     """Kept between the sessions of one worker, so that a session can be resumed."""
     sockets: Path | None = None
@@ -121,18 +121,15 @@ def empty_view(root: Path, *, binds: tuple[Path, ...] = ()) -> View:
         root: existing directory for the view's empty directories.
         binds: additional host paths, mounted read-only.
     """
-    view = View(
+    return View(
         problem="suite/name",
         directory=root / "problem",
         solution=root / "solution",
         target="cpu",
         reading=root / "reading",
-        docs=root / "docs",
         home=root / "home",
         binds=binds,
     )
-    view.docs.mkdir(parents=True)
-    return view
 
 
 def command_line(view: View, command: Sequence[str], environment: Mapping[str, str]) -> list[str]:
@@ -209,7 +206,7 @@ def _view_binds(view: View) -> list[str]:
         mount_point.mkdir(parents=True, exist_ok=True)
     arguments = ["--ro-bind", str(view.reading), TASK, "--ro-bind", str(view.directory), problem]
     arguments += ["--bind", str(view.solution), view.shown]
-    arguments += ["--ro-bind", str(view.docs), f"{TASK}/docs", "--bind", str(view.home), HOME]
+    arguments += ["--ro-bind", str(PACK), f"{TASK}/docs", "--bind", str(view.home), HOME]
     if view.sockets is not None:
         arguments += ["--ro-bind", str(view.sockets), str(Path(SOCKET).parent)]
     if view.network == "host":

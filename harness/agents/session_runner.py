@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from harness.agents import confinement, documentation, prompting
+from harness.agents import confinement, prompting
 from harness.agents.agent_tools import AgentTools
 from harness.agents.answers import attempts_text
 from harness.agents.command import bound_paths, variables
@@ -323,7 +323,6 @@ class Sessions:
             solution=self._writable_solution,
             target=self._target,
             reading=reading,
-            docs=documentation.PACK,
             home=self.directory / "home",
             sockets=self.directory / "gateway" if self._gateway is not None else None,
             requests=requests if self._kind == "command" else None,

@@ -71,7 +71,6 @@ def session(site: Site, agent: AgentConfig, *, resume: str | None = None) -> Com
         solution=directory / "solution",
         target="cpu",
         reading=directory / "view",
-        docs=problem,
         home=directory / "home",
         requests=requests,
         binds=bound_paths(agent, site.root),
