@@ -129,7 +129,6 @@ class Governor:
     """Decides when to end one session."""
 
     config: Config
-    worker: str
     meter: Meter
     spend_tracker: SpendTracker
     agent_tools: AgentTools
@@ -144,7 +143,8 @@ class Governor:
     def out_of_budget(self) -> str | None:
         """Return the reached limit of the session, the worker or the run; None without one. Thread-safe."""
         session = reached_limit(self.config.agent.per_session, self.before + self.meter.spent, "for a session")
-        return session or self.request_refusal() or reached_worker_limit(self.config, self.worker, self.spend_tracker)
+        worker = self.meter.account.worker
+        return session or self.request_refusal() or reached_worker_limit(self.config, worker, self.spend_tracker)
 
     def misbehaviour(self, event: Event) -> str | None:
         """Return the reason to end a session that still has budget; None without one.

@@ -109,7 +109,7 @@ class Sessions:
         """Files that the worker's agents keep between sessions: their home, and the files shown in the sandbox."""
         self._writable_solution = self.directory / "solution"
         """The directory that the agent may write."""
-        self.record = SessionRecord(self.directory, config.run, kind)
+        self.record = SessionRecord(self.directory / "session.json", config.run, kind)
         self.current: AgentSession | None = None
         """The session that was opened last."""
         self._request_refusal: str | None = None
@@ -201,15 +201,7 @@ class Sessions:
             agent_tools = self._agent_tools(work_item, meter)
             limits = worker_limits(self._config, meter, self._spend_tracker, before)
             budget = stack.enter_context(closing(RequestBudget(meter, self._spend_tracker, limits)))
-            governor = Governor(
-                self._config,
-                self._name,
-                meter,
-                self._spend_tracker,
-                agent_tools,
-                before,
-                request_refusal=lambda: budget.refused.reason if budget.refused else None,
-            )
+            governor = Governor(self._config, meter, self._spend_tracker, agent_tools, before, budget.refusal)
             view = self._view(work_item) if self._kind != "tuner" else None
             if view is not None and (resume is None or not view.solution.is_dir()):
                 replace_with_copy(work_item.solution, view.solution)

@@ -102,7 +102,7 @@ def test_a_session_ends_at_the_second_reward_hack(site: Site) -> None:
     with Repo(site.workspace) as repo:
         spend_tracker = SpendTracker(site.workspace, repo, Config())
         meter = Meter(site.workspace, Config(), "w01", "claude", "t/one")
-        governor = Governor(Config(), "w01", meter, spend_tracker, agent_tools)
+        governor = Governor(Config(), meter, spend_tracker, agent_tools)
         agent_tools.reward_hacks = 1
         assert governor.misbehaviour(Alive()) is None
         agent_tools.reward_hacks = 2

@@ -122,6 +122,10 @@ class RequestBudget:
         if settled is not None:
             release(self.meter.workspace, lambda reservation: reservation.id == settled.id)
 
+    def refusal(self) -> str | None:
+        """Return the reason of the last refusal; None without one."""
+        return self.refused.reason if self.refused else None
+
     def close(self) -> None:
         """Release the session's reservations and refuse further ones."""
         self._closed = True
