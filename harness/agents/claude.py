@@ -15,18 +15,17 @@ import queue
 import shlex
 import threading
 import uuid
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Coroutine, Generator, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import claude_agent_sdk as sdk
 from claude_agent_sdk.types import HookContext, HookInput, HookJSONOutput
 
 from harness.agents import confinement
-from harness.agents.loop import run_and_close
 from harness.agents.session import Alive, Answer, Brief, End, Event, Retry, Text, Tool, ToolUse, Usage
 from harness.errors import ConfigurationError
 from harness.ledger.accounts import Spent
@@ -68,6 +67,7 @@ _RETRIED_STATUSES = {408, 409, 429, 500, 502, 503, 504, 529}
 _REFUSED_STATUSES = {401, 403}
 
 logger = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
 
 @dataclass
@@ -87,8 +87,9 @@ class ClaudeSession:
             raise ConfigurationError("a session of claude needs a sandbox view")
         self.model = brief.agent.model or "default"
         self._brief, self._view = brief, brief.view
-        resumable = brief.resume is not None and _has_transcript(brief.view.home, brief.resume)
-        self._resume = brief.resume if resumable else None
+        # The CLI stores its conversations in its home, and can resume only those.
+        transcripts = (brief.view.home / ".claude" / "projects").glob(f"*/{brief.resume}.jsonl")
+        self._resume = brief.resume if any(transcripts) else None
         self.id = self._resume or str(uuid.uuid4())
         self._events: queue.SimpleQueue[Event | _Call] = queue.SimpleQueue()
         self._interrupted = threading.Event()
@@ -312,7 +313,8 @@ def _message_events(message: object) -> Iterator[Event]:
             if isinstance(block, sdk.TextBlock) and block.text.strip():
                 yield Text(one_line(block.text, _SUMMARY))
             elif isinstance(block, sdk.ToolUseBlock):
-                yield ToolUse(block.name.removeprefix(f"mcp__{SERVER}__"), _summary(block.input), _input_key(block))
+                key = json.dumps([block.name, block.input], sort_keys=True, default=str)
+                yield ToolUse(block.name.removeprefix(f"mcp__{SERVER}__"), _summary(block.input), key)
     elif isinstance(message, sdk.SystemMessage) and message.subtype == "api_retry":
         delay = message.data.get("retry_delay_ms")
         yield Retry(str(message.data.get("error") or "the model API"), float(delay or 0) / 1e3)
@@ -346,18 +348,34 @@ def _resume_prompt(prompt: str) -> str:
     )
 
 
-def _has_transcript(home: Path, session: str) -> bool:
-    """Return True if the CLI can resume a session: it stores its conversations in its home."""
-    return any((home / ".claude" / "projects").glob(f"*/{session}.jsonl"))
-
-
 def _summary(arguments: Mapping[str, Any]) -> str:
-    for name in ("command", "file_path", "message", "query", "pattern", "text"):
-        if isinstance(arguments.get(name), str):
-            return one_line(str(arguments[name]), _SUMMARY)
-    return ""
+    texts = (arguments.get(name) for name in ("command", "file_path", "message", "query", "pattern", "text"))
+    return next((one_line(text, _SUMMARY) for text in texts if isinstance(text, str)), "")
 
 
-def _input_key(block: sdk.ToolUseBlock) -> str:
-    """Return a string that is equal for two uses of a tool with the same input."""
-    return json.dumps([block.name, block.input], sort_keys=True, default=str)
+class _Loop(asyncio.SelectorEventLoop):
+    """An event loop that records the transports of its processes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.transports: list[asyncio.SubprocessTransport] = []
+
+    async def subprocess_exec(self, *arguments: Any, **settings: Any) -> Any:  # noqa: ANN401 - forwarded unchanged
+        transport, protocol = await super().subprocess_exec(*arguments, **settings)
+        self.transports.append(transport)
+        return transport, protocol
+
+
+def run_and_close(coroutine: Coroutine[Any, Any, _T]) -> _T:
+    """Run a coroutine like `asyncio.run`, then close the transports of its processes, and return its result.
+
+    The pipes of a process that has ended may still be open: another process holds them, or their end was not read yet.
+    A transport that is open when its loop closes keeps the descriptors, and asyncio warns when it is garbage-collected.
+    """
+    loop = _Loop()
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        try:
+            return runner.run(coroutine)
+        finally:
+            for transport in loop.transports:
+                transport.close()

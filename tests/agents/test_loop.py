@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from harness.agents.loop import run_and_close
+from harness.agents.claude import run_and_close
 
 
 def test_a_process_whose_pipes_outlive_it_is_closed_with_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
