@@ -178,20 +178,14 @@ def attempts_text(candidates: Sequence[TriedCandidate], lessons: Sequence[str], 
     def matches(text: str) -> bool:
         return all(word in text.lower() for word in words)
 
-    lines = [_attempt(candidate) for candidate in sorted(candidates, key=_order)]
-    lines = [line for line in lines if matches(line)]
-    lesson_lines = [f"lesson: {lesson}" for lesson in lessons if matches(lesson)][-_SHOWN_ATTEMPTS:]
-    omitted = len(lines) - _SHOWN_ATTEMPTS
-    omitted_lines = [f"and {omitted} more: search with words"] if omitted > 0 else []
+    ranked = sorted(candidates, key=lambda attempt: (attempt.verdict is not Verdict.PASSED, -(attempt.speedup or 0.0)))
+    attempts = [line for line in map(_attempt, ranked) if matches(line)]
+    lines = attempts[:_SHOWN_ATTEMPTS]
+    if len(attempts) > len(lines):
+        lines.append(f"and {len(attempts) - len(lines)} more: search with words")
+    lines += [f"lesson: {lesson}" for lesson in lessons if matches(lesson)][-_SHOWN_ATTEMPTS:]
     about = f" with {query!r}" if words else ""
-    return (
-        "\n".join([*lines[:_SHOWN_ATTEMPTS], *omitted_lines, *lesson_lines])
-        or f"there is no attempt on this problem{about} yet"
-    )
-
-
-def _order(attempt: TriedCandidate) -> tuple[bool, float]:
-    return attempt.verdict is not Verdict.PASSED, -(attempt.speedup or 0.0)
+    return "\n".join(lines) or f"there is no attempt on this problem{about} yet"
 
 
 def _attempt(attempt: TriedCandidate) -> str:

@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from pydantic import ValidationError
@@ -77,12 +78,9 @@ def _description(workspace: Workspace, problem: Problem, target: str) -> DeviceD
     empty = DeviceDescription(target=target)
     if os.environ.get("HARNESS_JUDGE_COMMAND"):
         return empty  # another program judges, perhaps on a machine with other hardware
-    name = f"{problem.digest.removeprefix('sha256:')[:24]}-{target}.json"
-    file = workspace.cache / "bounds" / name
-    try:
+    file = workspace.cache / "bounds" / f"{problem.digest.removeprefix('sha256:')[:24]}-{target}.json"
+    with suppress(OSError, ValidationError):  # the file is missing, or another version wrote it
         return DeviceDescription.model_validate_json(file.read_bytes())
-    except (OSError, ValidationError):
-        pass  # the file is missing, or another version wrote it
     request = {
         "problem_dir": str(problem.directory),
         "problem": problem.key,
@@ -94,11 +92,9 @@ def _description(workspace: Workspace, problem: Problem, target: str) -> DeviceD
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_DESCRIBE_S, check=True)
         description = DeviceDescription.model_validate_json(done.stdout)
-    except subprocess.CalledProcessError as error:
-        logger.warning("%s has no bounds in its prompt: %s", problem.key, error.stderr.strip()[-300:])
-        return empty
-    except (OSError, subprocess.TimeoutExpired, ValidationError) as error:
-        logger.warning("%s has no bounds in its prompt: %s", problem.key, error)
+    except (OSError, subprocess.SubprocessError, ValidationError) as error:
+        reason = error.stderr.strip()[-300:] if isinstance(error, subprocess.CalledProcessError) else error
+        logger.warning("%s has no bounds in its prompt: %s", problem.key, reason)
         return empty
     atomic_write(file, description.model_dump_json())
     return description

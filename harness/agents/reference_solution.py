@@ -81,7 +81,6 @@ def solve(*values, MODE, **switches):
     with torch.no_grad():
         return variant(MODE)(*values)
 '''
-_CODE_NAME = "problem_code.py"
 
 
 def write_reference_solution(directory: Path, problem: Problem, target: str) -> bool:
@@ -113,7 +112,7 @@ def write_reference_solution(directory: Path, problem: Problem, target: str) -> 
         "notes": "Variants of the reference, for a tuner.",
     }
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / _CODE_NAME).write_text(definition.reference)
+    (directory / "problem_code.py").write_text(definition.reference)
     (directory / "kernel.py").write_text(kernel)
     (directory / SOLUTION_NAME).write_text(yaml.safe_dump(solution, sort_keys=False))
     return True

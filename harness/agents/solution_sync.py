@@ -36,7 +36,12 @@ def sync_solution(source: Path, destination: Path) -> None:
     Raises:
         FormatError: `source` has a link or a special file, too many or too large files; `destination` is unchanged.
     """
-    files = _read(source)
+    files: dict[str, _File] = {}
+    handle = os.open(source, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        _walk(handle, "", files)
+    finally:
+        os.close(handle)
     destination.mkdir(parents=True, exist_ok=True)
     for existing in sorted(destination.rglob("*"), reverse=True):
         name = existing.relative_to(destination).as_posix()
@@ -66,16 +71,6 @@ def replace_with_copy(source: Path, destination: Path) -> None:
     destination.mkdir(parents=True)
     if source.is_dir():
         sync_solution(source, destination)
-
-
-def _read(directory: Path) -> dict[str, _File]:
-    files: dict[str, _File] = {}
-    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        _walk(handle, "", files)
-    finally:
-        os.close(handle)
-    return files
 
 
 def _walk(directory: int, prefix: str, files: dict[str, _File]) -> None:

@@ -24,9 +24,8 @@ def arguments_of(words: list[str]) -> tuple[str, dict[str, str]]:
     check.add_argument("--function", default="", help="part of the name of that function")
     submit = verbs.add_parser("submit", help="commit the solution and wait for its evaluation")
     submit.add_argument("-m", "--message", default="Submit a solution", help="what changed and why")
-    verbs.add_parser("history", help="attempts of all workers, their results, and lessons").add_argument(
-        "query", nargs="*"
-    )
+    history = verbs.add_parser("history", help="attempts of all workers, their results, and lessons")
+    history.add_argument("query", nargs="*")
     verbs.add_parser("docs", help="search the documentation").add_argument("query", nargs="*")
     note = verbs.add_parser("note", help="record a lesson, in one line")
     note.add_argument("--contradicts", default="", metavar="ID", help="a lesson that a submission shows to be wrong")
