@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import re
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import get_args
 
 from harness.agents.answers import attempts_text, check_outcome, outcome_text
 from harness.agents.documentation import search
+from harness.agents.model_access.meter import Meter
 from harness.agents.others_work import differences
 from harness.agents.session import Answer, Tool, Tools
 from harness.errors import HarnessError
@@ -41,8 +41,8 @@ class AgentTools:
     """Workload uuid -> its sizes as text."""
     hide: Callable[[str], str]
     """Replace the host's paths in a message with the paths inside the sandbox."""
-    add_spent: Callable[[Spent], None]
-    """Add usage to the session's account."""
+    meter: Meter
+    """The session's account."""
     submissions: int = 0
     duplicates: int = 0
     """Consecutive submissions of solutions that were submitted before."""
@@ -52,8 +52,6 @@ class AgentTools:
     """Number of REWARD_HACK verdicts."""
     passed: Submission | None = None
     """The last submission of this session that PASSED."""
-    answered_at: float = field(default_factory=time.monotonic)
-    """Monotonic time of the last answer of a tool."""
 
     def offered(self) -> tuple[Tool, ...]:
         """Return the tools in the order in which a session offers them."""
@@ -115,7 +113,7 @@ class AgentTools:
                 logger.exception("the tool %s failed", name)
                 text = f"internal error of the harness ({type(error).__name__}); try something else"
                 answer = Answer(text, failed=True)
-            self.answered_at = time.monotonic()
+            self.meter.record_activity()
             return answer
 
         return Tool(name, description, schema, safe_use)
@@ -131,12 +129,12 @@ class AgentTools:
         is_duplicate = submitted.tree in earlier
         self.duplicates = self.duplicates + 1 if is_duplicate else 0
         if is_duplicate:
-            self.add_spent(Spent(duplicates=1))
+            self.meter.add(Spent(duplicates=1))
         entry = self.tools.outcome(submitted)
         if entry is None:
             return Answer("the harness stops now; the submission is committed and will be judged", failed=True)
         if not is_duplicate:
-            self.add_spent(Spent(evaluations=1))
+            self.meter.add(Spent(evaluations=1))
         if entry.verdict is Verdict.PASSED:
             self.passed = submitted
         self.last_entry = entry.seq

@@ -138,7 +138,6 @@ class Governor:
     """Return the reason why a request exceeded the remaining budget; None if no request was refused."""
     _last_key: str = ""
     _repeats: int = 0
-    _last_tool_use: float = field(default_factory=time.monotonic)
 
     def out_of_budget(self) -> str | None:
         """Return the reached limit of the session, the worker or the run; None without one. Thread-safe."""
@@ -153,7 +152,7 @@ class Governor:
         """
         limits = self.config.agent.per_session
         if isinstance(event, ToolUse):
-            self._last_tool_use = time.monotonic()
+            self.meter.record_activity()
             self._repeats = self._repeats + 1 if event.key and event.key == self._last_key else 1
             self._last_key = event.key
         if limits.repeats is not None and self._repeats >= limits.repeats:
@@ -162,8 +161,7 @@ class Governor:
             return f"{self.agent_tools.duplicates} consecutive submissions of solutions that were submitted before"
         if self.agent_tools.reward_hacks >= _MAX_REWARD_HACKS:
             return f"{self.agent_tools.reward_hacks} verdicts of REWARD_HACK"
-        last_activity = max(self._last_tool_use, self.meter.last_activity, self.agent_tools.answered_at)
-        silent_s = time.monotonic() - last_activity
+        silent_s = time.monotonic() - self.meter.last_activity
         if limits.silence_minutes is not None and silent_s >= limits.silence_minutes * 60:
             return f"no output of the agent for {silent_s / 60:.2g} minutes"
         return None

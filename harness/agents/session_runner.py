@@ -243,15 +243,15 @@ class Sessions:
         self, session: AgentSession, events: Iterable[Event], governor: Governor, meter: Meter, connecting: ExitStack
     ) -> End:
         ended: End | None = None
-        usd_before, began = self.usd, time.monotonic()
+        usd_before, evaluations_before, began = self.usd, self.evaluations, time.monotonic()
         for event in events:
             if meter.last_activity > began or not isinstance(event, Alive):
                 connecting.close()
+            if isinstance(event, Usage):
+                meter.add(event.spent)
+            self.usd, self.evaluations = usd_before + meter.spent.usd, evaluations_before + meter.spent.evaluations
             if isinstance(event, End):
                 return replace(ended, text=f"{ended.text}; {event.text}") if ended is not None else event
-            if isinstance(event, Usage):
-                self._add_spent(meter, event.spent)
-            self.usd = usd_before + meter.spent.usd
             self._on_event(event)
             if ended is None:
                 limit, misbehaviour = governor.out_of_budget(), governor.misbehaviour(event)
@@ -331,12 +331,8 @@ class Sessions:
             target=self._target,
             axes=prompting.axes_in_words(work_item.problem),
             hide=lambda text: text.replace(directory, inside),
-            add_spent=lambda spent: self._add_spent(meter, spent),
+            meter=meter,
         )
-
-    def _add_spent(self, meter: Meter, spent: Spent) -> None:
-        meter.add(spent)
-        self.evaluations += spent.evaluations
 
     def _tools_of_agent(self, work_item: WorkItem) -> Tools:
         """Return the tools for an agent in a sandbox, which copy its files into the worktree before each use."""

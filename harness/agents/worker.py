@@ -146,8 +146,7 @@ class _Worker:
                 logger.warning("the table cannot be read, the last valid row is used: %s", error)
                 return self._row
             paused = {row.problem for row in rows if row.state == "paused"}
-            active_rows = (row for row in rows if row.worker == self.name and row.state != "paused")
-            self._row = next((row for row in active_rows if row.problem not in paused), None)
+            self._row = next((row for row in rows if row.worker == self.name and row.problem not in paused), None)
         return self._row
 
     def may_work(self, row: Assignment) -> bool:
@@ -349,9 +348,8 @@ class _Worker:
         self.tried.index.refresh(self.repo)
         rows = self.tried.index.rows(problem.key, target=self.target, kind=EntryKind.BASELINE)
         daemon = read_daemon_status(self.workspace)
-        if any(row.problem_digest == problem.digest for row in rows) or daemon is None or not is_alive(daemon):
-            return
-        if not any(judge.became_ready for judge in daemon.judges):
+        has_judge = daemon is not None and is_alive(daemon) and any(judge.became_ready for judge in daemon.judges)
+        if not has_judge or any(row.problem_digest == problem.digest for row in rows):
             return
         try:
             ask_for_baseline(

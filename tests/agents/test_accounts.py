@@ -98,10 +98,10 @@ def test_limits_name_what_is_used_up() -> None:
 
 def test_a_session_ends_at_the_second_reward_hack(site: Site) -> None:
     tools = cast("Tools", None)  # no tool is used here
-    agent_tools = AgentTools(tools, target="cpu", axes={}, hide=str, add_spent=lambda _: None)
+    meter = Meter(site.workspace, Config(), "w01", "claude", "t/one")
+    agent_tools = AgentTools(tools, target="cpu", axes={}, hide=str, meter=meter)
     with Repo(site.workspace) as repo:
         spend_tracker = SpendTracker(site.workspace, repo, Config())
-        meter = Meter(site.workspace, Config(), "w01", "claude", "t/one")
         governor = Governor(Config(), meter, spend_tracker, agent_tools)
         agent_tools.reward_hacks = 1
         assert governor.misbehaviour(Alive()) is None

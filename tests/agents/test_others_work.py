@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from pathlib import Path
+from typing import cast
 
 from harness.agents.agent_tools import AgentTools
+from harness.agents.model_access.meter import Meter
 from harness.agents.others_work import best_of_others, differences, show_others
 from harness.agents.session import Tools
 from harness.git.repo import Submission
@@ -55,7 +57,8 @@ def test_history_shows_one_attempt_with_its_times_and_what_it_changed() -> None:
         sources=sources,
         entry_of=lambda tree: judged if tree == "t4" else None,
     )
-    agent_tools = AgentTools(tools, target="cpu", axes={"a": "rows=8"}, hide=str, add_spent=lambda _: None)
+    meter = cast("Meter", None)  # `history` costs nothing
+    agent_tools = AgentTools(tools, target="cpu", axes={"a": "rows=8"}, hide=str, meter=meter)
     text = agent_tools.history({"query": "d4d4d4"}).text
     assert text.splitlines()[0] == "d4d4d4d4d4 w03: PASSED 1.400x | tiles"
     assert "rows=8: 10.00 / 14.00" in text

@@ -7,10 +7,12 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from harness.agents.agent_tools import AgentTools
+from harness.agents.model_access.meter import Meter
 from harness.agents.session import Tools
 from harness.git.repo import Submission
 from harness.model.counters import CounterReport
@@ -81,7 +83,8 @@ def test_the_tool_profiles_what_passed_and_names_workloads() -> None:
     def tools_of(order: Callable[[Submission, str | None], CounterReport] | None, target: str = "h200") -> AgentTools:
         tools = Tools(lambda _: submitted, lambda _: None, tuple, lambda *_: None, nullcontext, order)
         axes = {"u-1": "n=1", "u-2": "n=2"}
-        return AgentTools(tools, target, axes, hide=str, add_spent=lambda _: None, passed=submitted)
+        meter = cast("Meter", None)  # a profile costs nothing
+        return AgentTools(tools, target, axes, hide=str, meter=meter, passed=submitted)
 
     answer = tools_of(make).profile({"workload": "n=2"})
     assert submissions == [(submitted, "u-2")]

@@ -32,7 +32,7 @@ class Meter:
         self.account = Account(uuid.uuid4().hex, config.run, worker, problem, session, agent, began=present_time())
         """The present account."""
         self._since = self.last_activity = time.monotonic()
-        """`last_activity`: monotonic time of the last data from the model API."""
+        """`last_activity`: monotonic time of the last sign of life: data from the model API, or the use of a tool."""
         self._lock = threading.Lock()
         write_account(workspace, self.account)
 
@@ -72,5 +72,5 @@ class Meter:
             write_account(self.workspace, self.account)
 
     def record_activity(self) -> None:
-        """Record that the model API has sent data."""
+        """Record a sign of life of the session."""
         self.last_activity = time.monotonic()
