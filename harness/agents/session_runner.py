@@ -13,7 +13,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -74,64 +74,54 @@ class WorkItem:
     tools: Tools
 
 
+@dataclass
 class Sessions:
-    """Opens one worker's sessions, one after the other. The `with` block owns the gateway that they share.
+    """Opens one worker's sessions, one after the other. The `with` block owns the gateway that they share."""
 
-    Args:
-        workspace: the worker's workspace.
-        repo: its repository.
-        config: names the run; sets agent, model and limits.
-        name: name of the worker.
-        kind: kind of its agent.
-        target: such as `cpu` or `h200`.
-        on_event: called with every event of a session.
-        is_reassigned: returns True if the worker must leave its problem.
-        stop: ends the present session when set.
-    """
+    workspace: Workspace
+    repo: Repo
+    config: Config
+    name: str
+    """Name of the worker."""
+    kind: AgentKind
+    target: str
+    """Such as `cpu` or `h200`."""
+    on_event: Callable[[Event], None]
+    """Called with every event of a session."""
+    is_reassigned: Callable[[], bool]
+    """Return True if the worker must leave its problem."""
+    stop: threading.Event
+    """Ends the present session when set."""
+    current: AgentSession | None = None
+    """The session that was opened last."""
+    usd: float = 0.0
+    """Cost of all sessions since the worker started."""
+    evaluations: int = 0
+    """Number of evaluations in all sessions since the worker started."""
+    _request_refusal: str | None = None
+    """The reason why a request exceeded the remaining budget of the worker or the run."""
+    _stack: ExitStack = field(default_factory=ExitStack)
 
-    def __init__(
-        self,
-        workspace: Workspace,
-        repo: Repo,
-        config: Config,
-        name: str,
-        kind: AgentKind,
-        target: str,
-        on_event: Callable[[Event], None],
-        is_reassigned: Callable[[], bool],
-        stop: threading.Event,
-    ) -> None:
-        self._workspace, self._repo, self._config = workspace, repo, config
-        self._name, self._kind, self._target = name, kind, target
-        self._on_event, self._is_reassigned, self._stop = on_event, is_reassigned, stop
-        self._stack = ExitStack()
-        self.directory = agent_directory(workspace, name)
+    def __post_init__(self) -> None:
+        self.directory = agent_directory(self.workspace, self.name)
         """Files that the worker's agents keep between sessions: their home, and the files shown in the sandbox."""
         self._writable_solution = self.directory / "solution"
         """The directory that the agent may write."""
-        self.record = SessionRecord(self.directory / "session.json", config.run, kind)
-        self.current: AgentSession | None = None
-        """The session that was opened last."""
-        self._request_refusal: str | None = None
-        """The reason why a request exceeded the remaining budget of the worker or the run."""
-        self.usd = 0.0
-        """Cost of all sessions since the worker started."""
-        self.evaluations = 0
-        """Number of evaluations in all sessions since the worker started."""
+        self.record = SessionRecord(self.directory / "session.json", self.config.run, self.kind)
 
     def __enter__(self) -> Self:
-        close_left_open(self._workspace, self._name)
-        api_backoff.allow_requests(self._workspace)
-        self._spend_tracker = SpendTracker(self._workspace, self._repo, self._config)
+        close_left_open(self.workspace, self.name)
+        api_backoff.allow_requests(self.workspace)
+        self._spend_tracker = SpendTracker(self.workspace, self.repo, self.config)
         self._gateway: Gateway | None = None
-        if self._kind != "tuner" and self._config.agent.network == "gateway":
+        if self.kind != "tuner" and self.config.agent.network == "gateway":
             from harness.agents.model_access.gateway import Gateway  # noqa: PLC0415 - 12 MB that a tuner does not need
 
             with suppress(ConfigurationError):  # an agent of kind `command` may need no credential
                 upstream = Upstream.of_environment(os.environ)
-                gateway = Gateway(self._workspace, upstream, self._config.agent.gateway)
+                gateway = Gateway(self.workspace, upstream, self.config.agent.gateway)
                 self._gateway = self._stack.enter_context(gateway)
-        elif self._kind != "tuner":
+        elif self.kind != "tuner":
             logger.warning("agents have the host's network and login (agent.network: host)")
         return self
 
@@ -140,7 +130,7 @@ class Sessions:
 
     def reached_limit(self) -> str | None:
         """Return the limit that prevents further sessions of this worker; None without one."""
-        return reached_worker_limit(self._config, self._name, self._spend_tracker) or self._request_refusal
+        return reached_worker_limit(self.config, self.name, self._spend_tracker) or self._request_refusal
 
     def work(self, work_item: WorkItem) -> End:
         """Run one session to its end, and resume it as often as necessary.
@@ -149,13 +139,13 @@ class Sessions:
             SessionRefusedError: the model API refuses the credential.
             HarnessError: the session cannot be opened.
         """
-        self._spend_tracker.reread(self._repo, self._config)
+        self._spend_tracker.reread(self.repo, self.config)
         resume, crashes = self.record.unfinished(work_item.problem.key), 0
         while True:
             end, submissions = self._run_session(work_item, resume)
             crashes = 0 if submissions else crashes
-            stopped = api_backoff.read_backoff(self._workspace).stopped
-            if end.reason == "refused" or (stopped and not self._stop.is_set()):
+            stopped = api_backoff.read_backoff(self.workspace).stopped
+            if end.reason == "refused" or (stopped and not self.stop.is_set()):
                 raise SessionRefusedError(
                     stopped or end.text,
                     where="ANTHROPIC_API_KEY",
@@ -167,12 +157,12 @@ class Sessions:
                     self.record.forget()
                     return End("failed", f"its process crashed {crashes} times: {end.text}")
             elif end.reason != "held":
-                if end.reason != "interrupted" or not self._stop.is_set():
+                if end.reason != "interrupted" or not self.stop.is_set():
                     self.record.forget()
                 return end
             logger.warning(
                 "%s on %s: %s (%s); the session will be resumed",
-                self._name,
+                self.name,
                 work_item.problem.key,
                 end.reason,
                 end.text,
@@ -183,32 +173,32 @@ class Sessions:
 
     def _wait_for_api(self, end: End) -> bool:
         """Wait until requests are allowed again; return False if the worker must stop or leave its problem first."""
-        left_s = api_backoff.read_backoff(self._workspace).wait_s()
-        self._on_event(End(end.reason, f"waits {left_s:.0f} s: {end.text}"))
-        while not self._stop.is_set() and not self._is_reassigned():
+        left_s = api_backoff.read_backoff(self.workspace).wait_s()
+        self.on_event(End(end.reason, f"waits {left_s:.0f} s: {end.text}"))
+        while not self.stop.is_set() and not self.is_reassigned():
             if left_s <= 0:
                 return True
-            self._stop.wait(min(_POLL_S, left_s))
-            left_s = api_backoff.read_backoff(self._workspace).wait_s()
+            self.stop.wait(min(_POLL_S, left_s))
+            left_s = api_backoff.read_backoff(self.workspace).wait_s()
         return False
 
     def _run_session(self, work_item: WorkItem, resume: str | None) -> tuple[End, int]:
         """Open a session, process its events and close it; return its end and its number of submissions."""
         before = self._spend_tracker.spent(session=resume) if resume else Spent()
         with ExitStack() as stack:
-            account = self._name, self._kind, work_item.problem.key, resume or ""
-            meter = stack.enter_context(closing(Meter(self._workspace, self._config, *account)))
+            account = self.name, self.kind, work_item.problem.key, resume or ""
+            meter = stack.enter_context(closing(Meter(self.workspace, self.config, *account)))
             agent_tools = self._agent_tools(work_item, meter)
-            limits = worker_limits(self._config, meter, self._spend_tracker, before)
+            limits = worker_limits(self.config, meter, self._spend_tracker, before)
             budget = stack.enter_context(closing(RequestBudget(meter, self._spend_tracker, limits)))
-            governor = Governor(self._config, meter, self._spend_tracker, agent_tools, before, budget.refusal)
-            view = self._view(work_item) if self._kind != "tuner" else None
+            governor = Governor(self.config, meter, self._spend_tracker, agent_tools, before, budget.refusal)
+            view = self._view(work_item) if self.kind != "tuner" else None
             if view is not None and (resume is None or not view.solution.is_dir()):
                 replace_with_copy(work_item.solution, view.solution)
             if self._gateway is not None and view is not None and view.sockets is not None:
                 stack.enter_context(self._gateway.serve(view.sockets, budget, governor.out_of_budget))
-            connecting = stack.enter_context(self._connection_slot() if self._kind == "claude" else ExitStack())
-            self.current = KINDS[self._kind](self._brief(work_item, agent_tools, view, resume, before))
+            connecting = stack.enter_context(self._connection_slot() if self.kind == "claude" else ExitStack())
+            self.current = KINDS[self.kind](self._brief(work_item, agent_tools, view, resume, before))
             self.record.remember(work_item.problem.key, self.current.id)
             meter.add(Spent(), session=self.current.id, model=self.current.model)
             if view is not None:
@@ -230,13 +220,13 @@ class Sessions:
         slots = max(1, len(os.sched_getaffinity(0)))
         until = time.monotonic() + _CONNECT_S
         slot_lock = ExitStack()
-        while not self._stop.is_set() and time.monotonic() < until:
+        while not self.stop.is_set() and time.monotonic() < until:
             for slot in range(slots):
                 with suppress(ConfigurationError):  # another session holds the lock
-                    lock = self._workspace.state / "locks" / f"connect-{slot}"
-                    slot_lock.enter_context(file_lock(lock, owner=f"harness worker {self._name}"))
+                    lock = self.workspace.state / "locks" / f"connect-{slot}"
+                    slot_lock.enter_context(file_lock(lock, owner=f"harness worker {self.name}"))
                     return slot_lock
-            self._stop.wait(_POLL_S / 5)
+            self.stop.wait(_POLL_S / 5)
         return slot_lock  # after the timeout, the session connects without a lock
 
     def _process_events(
@@ -252,27 +242,27 @@ class Sessions:
             self.usd, self.evaluations = usd_before + meter.spent.usd, evaluations_before + meter.spent.evaluations
             if isinstance(event, End):
                 return replace(ended, text=f"{ended.text}; {event.text}") if ended is not None else event
-            self._on_event(event)
+            self.on_event(event)
             if ended is None:
                 limit, misbehaviour = governor.out_of_budget(), governor.misbehaviour(event)
                 ended = End("budget", limit) if limit else End("stale", misbehaviour) if misbehaviour else None
-            is_refused = api_backoff.read_backoff(self._workspace).stopped is not None
+            is_refused = api_backoff.read_backoff(self.workspace).stopped is not None
             if ended is not None or is_refused:
                 session.interrupt(at_once=True)
-            elif self._stop.is_set() or self._is_reassigned():
+            elif self.stop.is_set() or self.is_reassigned():
                 session.interrupt()
         return End("failed", "the session ended without an `End` event")
 
     def _prompt(self, work_item: WorkItem, before: Spent) -> str:
         """Return the first message of a session; `before` is the usage of its earlier openings."""
-        agent = self._config.agent
-        of_worker, of_run = self._spend_tracker.spent(self._name), self._spend_tracker.spent()
+        agent = self.config.agent
+        of_worker, of_run = self._spend_tracker.spent(self.name), self._spend_tracker.spent()
         limits = ((agent.per_session, before), (agent.per_worker, of_worker), (agent.overall, of_run))
         return prompting.assignment(
             work_item.problem,
             work_item.wanted,
-            target=self._target,
-            facts=work_item.tools.facts() or KernelFacts(DeviceDescription(target=self._target)),
+            target=self.target,
+            facts=work_item.tools.facts() or KernelFacts(DeviceDescription(target=self.target)),
             attempts=attempts_text(work_item.tools.history(), work_item.tools.lessons(), ""),
             remaining=prompting.remaining(limits),
         )
@@ -288,16 +278,16 @@ class Sessions:
         prompt, system = work_item.wanted, ""
         if view is not None:
             prompt, programs = self._prompt(work_item, before), confinement.find_local_tools().programs
-            system = prompting.system(self._config, worker=self._name, target=self._target, programs=programs)
+            system = prompting.system(self.config, worker=self.name, target=self.target, programs=programs)
         return Brief(
             role="worker",
             prompt=prompt,
             system=system,
-            agent=self._config.agent,
+            agent=self.config.agent,
             solution=work_item.solution,
             tools=work_item.tools,
-            worker=self._name,
-            seed=zlib.crc32(f"{self._config.run}/{self._name}/{work_item.problem.key}".encode()),
+            worker=self.name,
+            seed=zlib.crc32(f"{self.config.run}/{self.name}/{work_item.problem.key}".encode()),
             resume=resume,
             offered=agent_tools.offered(),
             view=view,
@@ -305,30 +295,30 @@ class Sessions:
         )
 
     def _view(self, work_item: WorkItem) -> confinement.View:
-        agent, reading, requests = self._config.agent, self.directory / "view", self.directory / "requests"
+        agent, reading, requests = self.config.agent, self.directory / "view", self.directory / "requests"
         requests.mkdir(parents=True, exist_ok=True)
-        atomic_write(reading / COORDINATION_NAME, read_text(self._repo, self._config.coordination_branch))
+        atomic_write(reading / COORDINATION_NAME, read_text(self.repo, self.config.coordination_branch))
         self._show_others(work_item)
         return confinement.View(
             problem=work_item.problem.key,
             directory=work_item.problem.directory,
             solution=self._writable_solution,
-            target=self._target,
+            target=self.target,
             reading=reading,
             home=self.directory / "home",
             sockets=self.directory / "gateway" if self._gateway is not None else None,
-            requests=requests if self._kind == "command" else None,
+            requests=requests if self.kind == "command" else None,
             network=agent.network,
-            binds=bound_paths(agent, self._workspace.root) if self._kind == "command" else (),
-            environment=variables(agent) if self._kind == "command" else {},
+            binds=bound_paths(agent, self.workspace.root) if self.kind == "command" else (),
+            environment=variables(agent) if self.kind == "command" else {},
         )
 
     def _agent_tools(self, work_item: WorkItem, meter: Meter) -> AgentTools:
         directory = str(work_item.problem.directory)
         inside = f"{confinement.TASK}/{problem_path(work_item.problem.key)}"
         return AgentTools(
-            tools=work_item.tools if self._kind == "tuner" else self._tools_of_agent(work_item),
-            target=self._target,
+            tools=work_item.tools if self.kind == "tuner" else self._tools_of_agent(work_item),
+            target=self.target,
             axes=prompting.axes_in_words(work_item.problem),
             hide=lambda text: text.replace(directory, inside),
             meter=meter,
@@ -357,7 +347,7 @@ class Sessions:
 
     def _show_others(self, work_item: WorkItem) -> None:
         """Write the present champion and the best solutions of other workers to a directory that the agent can read."""
-        chosen = best_of_others(work_item.tools.history(), self._name, work_item.tools.champion())
+        chosen = best_of_others(work_item.tools.history(), self.name, work_item.tools.champion())
         show_others(self.directory / "view", chosen, work_item.tools.sources)
 
     def _save_solution(self, work_item: WorkItem) -> None:
@@ -365,4 +355,4 @@ class Sessions:
         try:
             sync_solution(self._writable_solution, work_item.solution)
         except HarnessError as error:
-            logger.warning("%s left files that cannot be copied: %s", self._name, error)
+            logger.warning("%s left files that cannot be copied: %s", self.name, error)
