@@ -8,6 +8,7 @@ killed.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import signal
 import subprocess
@@ -16,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import TypeVar
 
@@ -96,15 +98,13 @@ def run_start(
         api_backoff.allow_requests(workspace)
         children = _children(config, target, limits, usd_before, metrics_port, cluster)
         record = StartStatus(
-            children=tuple(child.name for child in children),
+            children=tuple(children),
             run=config.run,
             target=target,
             problems=config.problems,
             started_at=stamp(datetime.now(UTC)),
-            max_evaluations=limits.max_evaluations,
-            max_minutes=limits.max_minutes,
-            max_usd=limits.max_usd,
             usd_before=usd_before,
+            **asdict(limits),
         )
         supervisor = _Supervisor(workspace, record, children, limits, stop, show, notices)
         stack.callback(clear_statuses, workspace)
@@ -133,83 +133,73 @@ def worker_names(count: int) -> tuple[str, ...]:
 
 def _children(
     config: Config, target: str, limits: Limits, usd_before: float, metrics_port: int | None, cluster: str | None
-) -> list[ChildProcess]:
-    python = [sys.executable, "-m", "harness"]
-    run = ["--run", config.run]
-    devices = [part for device in config.devices for part in ("--device", device)]
-    devices = ["--cluster", cluster] if cluster else devices
-    evaluations = ["--max-evaluations", str(limits.max_evaluations)] if limits.max_evaluations else []
-    metrics = ["--metrics", str(metrics_port)] if metrics_port else []
-    problems = [part for glob in config.problems for part in ("--problem", glob)]
-    workers = [part for name in worker_names(config.workers) for part in ("--worker", name)]
-    kind = ["--agent", config.agent.kind] if config.agent.kind else []
-    money = _money(config, limits, usd_before)
-    return [
-        ChildProcess("daemon", [*python, "daemon", *run, *devices, *evaluations, *metrics]),
-        ChildProcess("planner", [*python, "planner", *run, "--target", target, *problems, *workers, *money]),
-        *(
-            ChildProcess(f"{WORKER_PREFIX}{name}", [*python, "worker", name, *run, "--target", target, *kind, *money])
-            for name in worker_names(config.workers)
-        ),
-    ]
+) -> dict[str, ChildProcess]:
+    """Return the child processes by name."""
+    run, names = ["--run", config.run], worker_names(config.workers)
+    devices = _options("--cluster", cluster) or _options("--device", *config.devices)
+    limit_and_port = _options("--max-evaluations", limits.max_evaluations) + _options("--metrics", metrics_port)
+    scope = ["--target", target, *_options("--problem", *config.problems), *_options("--worker", *names)]
+    # The limit of the whole run, of which `usd_before` precedes this invocation.
+    usd = None if limits.max_usd is None else min(usd_before + limits.max_usd, config.agent.overall.usd or math.inf)
+    money = _options("--max-usd", usd)
+    of_worker = [*run, "--target", target, *_options("--agent", config.agent.kind), *money]
+    arguments = {
+        "daemon": ["daemon", *run, *devices, *limit_and_port],
+        "planner": ["planner", *run, *scope, *money],
+        **{f"{WORKER_PREFIX}{name}": ["worker", name, *of_worker] for name in names},
+    }
+    return {name: ChildProcess(name, [sys.executable, "-m", "harness", *words]) for name, words in arguments.items()}
 
 
-def _money(config: Config, limits: Limits, usd_before: float) -> list[str]:
-    """Return the arguments that limit the cost of the whole run, of which `usd_before` precedes this invocation."""
-    if limits.max_usd is None:
-        return []
-    of_run = config.agent.overall.usd
-    usd = usd_before + limits.max_usd
-    return ["--max-usd", repr(usd if of_run is None else min(usd, of_run))]
+def _options(name: str, *values: object) -> list[str]:
+    """Return an option of a command for each value that is set."""
+    return [part for value in values if value for part in (name, str(value))]
 
 
+@dataclass
 class _Supervisor:
-    def __init__(
-        self,
-        workspace: Workspace,
-        record: StartStatus,
-        children: Sequence[ChildProcess],
-        limits: Limits,
-        stop: threading.Event,
-        show: Callable[[Snapshot], None],
-        notices: Sequence[str],
-    ) -> None:
-        self._workspace, self._record = workspace, record
-        self._stop, self._show = stop, show
-        self._children = {child.name: child for child in children}
+    workspace: Workspace
+    record: StartStatus
+    children: dict[str, ChildProcess]
+    """By name."""
+    limits: Limits
+    stop: threading.Event
+    show: Callable[[Snapshot], None]
+    messages: list[str]
+
+    def __post_init__(self) -> None:
         self._workers = {
-            name.removeprefix(WORKER_PREFIX): child for name, child in self._children.items() if WORKER_PREFIX in name
+            name.removeprefix(WORKER_PREFIX): child for name, child in self.children.items() if WORKER_PREFIX in name
         }
         self._since = time.monotonic()
-        self._messages = list(notices)
-        self._end = RunEnd(workspace, limits, self._workers)
+        self._end = RunEnd(self.workspace, self.limits, self._workers)
 
     def run(self) -> Outcome:
-        write_status(self._workspace, self._record)
-        for child in self._children.values():
-            child.start(self._workspace)
+        write_status(self.workspace, self.record)
+        for child in self.children.values():
+            child.start(self.workspace)
             failpoint("supervisor.part_started")
         while True:
             snapshot = self._look()
-            self._show(snapshot)
-            outcome = self._end.outcome(snapshot, stopped=self._stop.is_set())
+            self.show(snapshot)
+            outcome = self._end.outcome(snapshot, stopped=self.stop.is_set())
             if outcome is not None:
                 failpoint("supervisor.before_end")
                 return outcome
-            self._stop.wait(TICK_S)
+            self.stop.wait(TICK_S)
 
     def _look(self) -> Snapshot:
-        limit_size(output_file(self._workspace, "start"))
-        for child in self._children.values():
+        limit_size(output_file(self.workspace, "start"))
+        for child in self.children.values():
             child.limit_output()
             self._revive(child)
-        daemon = _written_by(self._children["daemon"], read_daemon_status(self._workspace))
-        planner = _written_by(self._children["planner"], read_planner_status(self._workspace))
+        daemon = _written_by(self.children["daemon"], read_daemon_status(self.workspace))
+        planner = _written_by(self.children["planner"], read_planner_status(self.workspace))
         workers = {
-            name: _written_by(child, read_worker_status(self._workspace, name)) for name, child in self._workers.items()
+            name: _written_by(child, read_worker_status(self.workspace, name)) for name, child in self._workers.items()
         }
         of_parts = (*(daemon.messages if daemon else ()), *(planner.messages if planner else ()))
-        messages = (*self._messages, *of_parts, *model_messages(self._workspace))
+        messages = (*self.messages, *of_parts, *model_messages(self.workspace))
         return Snapshot(daemon, planner, workers, time.monotonic() - self._since, messages)
 
     def _revive(self, child: ChildProcess) -> None:
@@ -218,7 +208,7 @@ class _Supervisor:
         Raises:
             ConfigurationError: it ends repeatedly, or its exit code means that it cannot work.
         """
-        if child.is_alive or child.process is None or self._stop.is_set():
+        if child.is_alive or child.process is None or self.stop.is_set():
             return
         now_s = time.monotonic()
         if not child.restart_at:
@@ -227,19 +217,19 @@ class _Supervisor:
             if child.process.returncode == ConfigurationError.exit_code or child.consecutive_crashes > _RESTARTS:
                 raise ConfigurationError(
                     f"the {child.name} cannot work ({cause}): {output}",
-                    where=str(output_file(self._workspace, child.name)),
+                    where=str(output_file(self.workspace, child.name)),
                 )
             child.restart_at = now_s + _BACK_OFF_S * 2 ** (child.consecutive_crashes - 1)
-            self._messages.append(f"the {child.name} ended ({cause}) and is started again")
-            logger.warning("%s; its last output: %s", self._messages[-1], output)
+            self.messages.append(f"the {child.name} ended ({cause}) and is started again")
+            logger.warning("%s; its last output: %s", self.messages[-1], output)
             failpoint("supervisor.part_died")
         if now_s >= child.restart_at:
-            child.start(self._workspace)
+            child.start(self.workspace)
             failpoint("supervisor.part_restarted")
 
     def end(self) -> None:
         """End every child process: workers first, so that no work is added; the daemon last: it commits the ledger."""
-        for group in ([*self._workers.values()], [self._children["planner"]], [self._children["daemon"]]):
+        for group in ([*self._workers.values()], [self.children["planner"]], [self.children["daemon"]]):
             for child in group:
                 child.send_signal(signal.SIGTERM)
                 failpoint("supervisor.told_to_end")
