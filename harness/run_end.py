@@ -89,9 +89,9 @@ class RunEnd:
         return Outcome(reason, failure=self._failure(snapshot))
 
     def _update_progress(self, snapshot: Snapshot) -> None:
-        if snapshot.daemon is not None:
-            self._was_evaluated |= snapshot.daemon.evaluations_done > 0
-            self._judge_was_ready |= any(judge.became_ready for judge in snapshot.daemon.judges)
+        daemon = snapshot.daemon or DaemonStatus()
+        self._was_evaluated |= daemon.evaluations_done > 0
+        self._judge_was_ready |= any(judge.became_ready for judge in daemon.judges)
         self._records |= {(name, status.pid): status for name, status in snapshot.workers.items() if status is not None}
 
     def _limit_reached(self, snapshot: Snapshot) -> str | None:
@@ -106,20 +106,19 @@ class RunEnd:
         """Return the failure that prevented all work; None if an evaluation or a session completed."""
         if self._was_evaluated:
             return None
+        daemon = snapshot.daemon or DaemonStatus()
         if not self._judge_was_ready:
-            judge = snapshot.daemon.judges[0] if snapshot.daemon is not None and snapshot.daemon.judges else None
-            log = judge_log_file(self._workspace, judge.device) if judge else output_file(self._workspace, "daemon")
-            no_judge = (snapshot.daemon.paused if snapshot.daemon is not None else None) or "no daemon runs"
-            reason = (judge.failure or f"the judge of {judge.device} is {judge.state}") if judge else no_judge
+            log, reason = output_file(self._workspace, "daemon"), daemon.paused or "no daemon runs"
+            for judge in daemon.judges[:1]:
+                log = judge_log_file(self._workspace, judge.device)
+                reason = judge.failure or f"the judge of {judge.device} is {judge.state}"
             return ConfigurationError(
                 f"no judge became ready within {snapshot.elapsed_s:.0f} s, so nothing was evaluated: {reason}",
                 where=str(log),
                 remedy="see that file; `harness doctor` checks what a judge needs",
             )
-        if snapshot.daemon is not None and snapshot.daemon.paused:
-            return ConfigurationError(
-                f"this machine let no judge work, so nothing was evaluated: {snapshot.daemon.paused}"
-            )
+        if daemon.paused:
+            return ConfigurationError(f"this machine let no judge work, so nothing was evaluated: {daemon.paused}")
         return self._sessions_failed() or self._no_request_fits(snapshot)
 
     def _sessions_failed(self) -> ConfigurationError | None:

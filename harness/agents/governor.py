@@ -35,20 +35,15 @@ class SpendTracker:
     """
 
     def __init__(self, workspace: Workspace, repo: Repo, config: Config) -> None:
-        self._workspace, self._run = workspace, config.run
+        self._workspace, self._run, self._branch = workspace, config.run, config.coordination_branch
         self._lock = threading.Lock()
         self._accounts: dict[str, Account] = {}
         self._read_at = -_REFRESH_S
-        self.reread(repo, config)
+        self.reread(repo)
 
-    def reread(self, repo: Repo, config: Config) -> None:
-        """Read the ledger's accounts again.
-
-        Args:
-            repo: the workspace's repository, in the calling thread.
-            config: names the coordination branch.
-        """
-        accounts = recorded_accounts(self._workspace, repo, config.coordination_branch)
+    def reread(self, repo: Repo) -> None:
+        """Read the ledger's accounts again from `repo`, the workspace's repository in the calling thread."""
+        accounts = recorded_accounts(self._workspace, repo, self._branch)
         with self._lock:
             self._accounts |= {account.id: account for account in accounts if account.run == self._run}
             self._read_at = -_REFRESH_S

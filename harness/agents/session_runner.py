@@ -139,7 +139,7 @@ class Sessions:
             SessionRefusedError: the model API refuses the credential.
             HarnessError: the session cannot be opened.
         """
-        self._spend_tracker.reread(self.repo, self.config)
+        self._spend_tracker.reread(self.repo)
         resume, crashes = self.record.unfinished(work_item.problem.key), 0
         while True:
             end, submissions = self._run_session(work_item, resume)

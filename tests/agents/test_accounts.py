@@ -83,7 +83,7 @@ def test_spending_counts_each_account_once_while_it_moves_into_the_ledger(site: 
         planner.terminate()
         planner.communicate(timeout=120)
         assert spend_tracker.spent().usd == 3.0
-        spend_tracker.reread(repo, Config())
+        spend_tracker.reread(repo)
         assert (spend_tracker.spent().usd, spend_tracker.spent("w02").usd) == (3.0, 2.0)
 
 
