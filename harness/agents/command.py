@@ -23,12 +23,12 @@ from typing import Any
 
 from harness.agents import confinement
 from harness.agents.session import Alive, Answer, Brief, End, Event, Text, ToolUse
-from harness.agents.transcripts import ToolRecord, command_log, prune_transcripts, tool_records
+from harness.agents.transcripts import KEPT_S, ToolRecord, command_log, tool_records
 from harness.errors import ConfigurationError, FormatError
 from harness.formats.bounded import load_json_file
 from harness.ledger.accounts import present_time
 from harness.model.config import AgentConfig
-from harness.workspace.files import atomic_write
+from harness.workspace.files import atomic_write, remove_older
 
 PLACEHOLDERS = ("prompt_file", "prompt", "task", "solution", "problem", "target", "model", "worker")
 _PROMPT = f"{confinement.TASK}/PROMPT.md"
@@ -143,8 +143,8 @@ class CommandSession:
         self._tools = {tool.name: tool for tool in brief.offered}
         self._interrupted = threading.Event()
         directory = self._view.reading.parent
-        prune_transcripts(directory)
         self._log, self._records = command_log(directory, self.id), tool_records(directory, self.id)
+        remove_older(self._log.parent.glob("*"), KEPT_S)
 
     def interrupt(self, *, at_once: bool = False) -> None:
         """Terminate the program, and kill it if it does not exit within 5 s.

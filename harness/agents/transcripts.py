@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -90,15 +89,6 @@ def tool_records(directory: Path, session: str) -> Path:
         session: id of the session.
     """
     return command_log(directory, session).with_suffix(".jsonl")
-
-
-def prune_transcripts(directory: Path) -> None:
-    """Delete the transcripts of commands that are older than `KEPT_S`."""
-    oldest = time.time() - KEPT_S
-    for file in (directory / "transcripts").glob("*"):
-        with suppress(FileNotFoundError):
-            if file.stat().st_mtime < oldest:
-                file.unlink()
 
 
 def transcript_files(workspace: Workspace, account: Account) -> list[Path]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import time
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
@@ -23,7 +22,7 @@ from harness.git.repo import Repo
 from harness.ledger.ledger import read_records
 from harness.model.paths import ACCOUNTS
 from harness.workspace.directories import Workspace
-from harness.workspace.files import atomic_write
+from harness.workspace.files import atomic_write, remove_older
 
 _ASIDE_S = 3 * 24 * 3600.0
 """The file of a recorded account is deleted after this time; every worker reads the ledger at each session's start."""
@@ -131,11 +130,7 @@ def set_aside(workspace: Workspace, account: Account) -> None:
     name = f"{account.id}.json"
     with contextlib.suppress(FileNotFoundError):
         (_directory(workspace) / name).replace(aside / name)
-    oldest = time.time() - _ASIDE_S
-    for file in aside.glob("*.json"):
-        with contextlib.suppress(FileNotFoundError):
-            if file.stat().st_mtime < oldest:
-                file.unlink()
+    remove_older(aside.glob("*.json"), _ASIDE_S)
 
 
 def accounts_set_aside(workspace: Workspace, recorded_ids: Collection[str]) -> list[Account]:

@@ -8,7 +8,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -61,6 +61,20 @@ def sync_directory(directory: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def remove_older(files: Iterable[Path], age_s: float) -> None:
+    """Remove files that were changed last more than `age_s` seconds ago.
+
+    Args:
+        files: the files; one that another process has removed is ignored.
+        age_s: the least age in seconds.
+    """
+    oldest = time.time() - age_s
+    for file in files:
+        with suppress(FileNotFoundError):
+            if file.stat().st_mtime < oldest:
+                file.unlink()
 
 
 def unwritable(path: Path, error: OSError) -> ConfigurationError:
