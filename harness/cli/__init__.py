@@ -16,10 +16,7 @@ _COMMANDS = {
     "attach": ("harness.cli.attach", "Follow a run that was started with --detach."),
     "stop": ("harness.cli.process_commands", "End a running `harness start` cleanly."),
     "daemon": ("harness.cli.process_commands", "Run the benchmark daemon alone."),
-    "planner": (
-        "harness.cli.process_commands",
-        "Run the planner alone, replay a ledger, or simulate policies.",
-    ),
+    "planner": ("harness.cli.process_commands", "Run the planner alone, replay a ledger, or simulate policies."),
     "worker": ("harness.cli.process_commands", "Run one worker alone."),
     "submit": ("harness.cli.submit", "Commit the solution of the current worktree and wait for its evaluation."),
     "evaluate": ("harness.cli.evaluate", "Judge a solution now, without the ledger."),

@@ -171,11 +171,7 @@ def baseline(
 
 
 def _make(
-    judge: JudgeProcess,
-    problem: Problem,
-    workspace: Workspace | None,
-    config: Config,
-    limits: Mapping[str, Any],
+    judge: JudgeProcess, problem: Problem, workspace: Workspace | None, config: Config, limits: Mapping[str, Any]
 ) -> None:
     from harness.cli.baseline_make import make
     from harness.errors import ConfigurationError

@@ -12,14 +12,7 @@ from harness.formats.problems import DEFINITION_NAME, WORKLOADS_NAME
 from harness.git.branch_commits import resolve
 from harness.git.problem_digests import digest_at
 from harness.git.repo import Commit, Repo
-from harness.ledger.champions import (
-    MeasuredCandidate,
-    champion,
-    doubts,
-    measured,
-    measured_by,
-    unconfirmed_better,
-)
+from harness.ledger.champions import MeasuredCandidate, champion, doubts, measured, measured_by, unconfirmed_better
 from harness.ledger.entry_rows import Row
 from harness.ledger.index import Index
 from harness.ledger.ledger import read_records

@@ -118,11 +118,7 @@ def _step(standing: Standing, row: Row, confirmation: Row | None) -> Json:
 
 
 def _numbers(row: Row) -> Json:
-    return {
-        "speedup": short(row.speedup),
-        "low": short(row.speedup_ci95_low),
-        "high": short(row.speedup_ci95_high),
-    }
+    return {"speedup": short(row.speedup), "low": short(row.speedup_ci95_low), "high": short(row.speedup_ci95_high)}
 
 
 def _details(repo: Repo, index: Index, row: Row, before: Row | None, branch: str, budget: DetailBudget) -> Json:
