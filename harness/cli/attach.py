@@ -10,15 +10,18 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from harness.child_process import output_file
 from harness.cli.display.output import echo, echo_json
-
-if TYPE_CHECKING:
-    from harness.model.process_status import StartStatus
-    from harness.workspace.directories import Workspace
+from harness.errors import AnswerIsNo, ConfigurationError
+from harness.model.process_status import DaemonStatus, StartStatus
+from harness.workspace.directories import Workspace
+from harness.workspace.files import file_lock
+from harness.workspace.log_files import GrowingFile, rotate
+from harness.workspace.run_result import read_run_result
+from harness.workspace.status import is_alive, read_start_status, running_processes
 
 _POLL_S = 0.1
 _START_TIMEOUT_S = 900.0
@@ -31,12 +34,6 @@ def attach() -> int:
 
     The exit code is that of the run.
     """
-    from harness.errors import AnswerIsNo, ConfigurationError
-    from harness.workspace.directories import Workspace
-    from harness.workspace.log_files import GrowingFile
-    from harness.workspace.run_result import read_run_result
-    from harness.workspace.status import is_alive, read_start_status
-
     workspace = Workspace.find()
     status = read_start_status(workspace)
     result = read_run_result(workspace)
@@ -71,8 +68,6 @@ def _output_of(status: StartStatus) -> Path:
     Raises:
         AnswerIsNo: stdout is a terminal or a pipe.
     """
-    from harness.errors import AnswerIsNo
-
     try:
         log = Path(f"/proc/{status.pid}/fd/1").resolve()
     except OSError:
@@ -98,11 +93,6 @@ def start_detached(workspace: Workspace, *, as_json: bool) -> int:
     Raises:
         ConfigurationError: another run is in progress in the workspace, or the run has not started in time.
     """
-    from harness.child_process import output_file
-    from harness.errors import ConfigurationError
-    from harness.workspace.files import file_lock
-    from harness.workspace.log_files import GrowingFile, rotate
-
     with file_lock(workspace.start_lock, owner="harness start --detach"):
         pass  # fails if a run is in progress, before that run's log is renamed
     log = output_file(workspace, "start")
@@ -154,9 +144,6 @@ def _hangup_ignored() -> Iterator[None]:
 
 def _is_up(workspace: Workspace, pid: int) -> bool:
     """Return True if every process of a run has written its status record and a judge is ready."""
-    from harness.model.process_status import DaemonStatus, StartStatus
-    from harness.workspace.status import running_processes
-
     running = running_processes(workspace)
     start, daemon = running.get("start"), running.get("daemon")
     if not isinstance(start, StartStatus) or start.pid != pid or not isinstance(daemon, DaemonStatus):

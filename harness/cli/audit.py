@@ -7,24 +7,30 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from harness.cli.devices import choose_devices
 from harness.cli.display.output import echo, echo_json, emit, json_option
+from harness.cli.display.progress import progress_bar
+from harness.errors import AnswerIsNo
+from harness.git.problem_digests import digest_at
+from harness.git.repo import Repo
+from harness.ledger.audit.audit import Audit
+from harness.ledger.audit.audit import audit as run_audit
+from harness.ledger.audit.rerun import Rerun, choose, compare, sessions_of
+from harness.ledger.audit.since import since_when
+from harness.ledger.index import Index
+from harness.model.config import Config
+from harness.model.entry import Entry
+from harness.model.judging import JudgeProgress, JudgeRequest
 from harness.model.paths import LEDGER, problem_path, solution_path
+from harness.model.sessions import Spread
 from harness.model.truncate import shortened
-
-if TYPE_CHECKING:
-    from harness.git.repo import Repo
-    from harness.ledger.audit.audit import Audit
-    from harness.ledger.audit.rerun import Rerun
-    from harness.model.config import Config
-    from harness.model.entry import Entry
-    from harness.model.judging import JudgeProgress
-    from harness.model.sessions import Spread
-    from harness.workspace.blocking_judge import JudgeProcess
-    from harness.workspace.directories import Workspace
+from harness.workspace.blocking_judge import JudgeProcess, judge_process
+from harness.workspace.configuration import data_root_of, load_config
+from harness.workspace.directories import Workspace
 
 _LONGEST_CELL = 60
 
@@ -43,13 +49,6 @@ def audit(
 
     Prints each break, and exits with 1 if there is one. Chains and heads are always checked from the first document.
     """
-    from harness.cli.display.progress import progress_bar
-    from harness.errors import AnswerIsNo
-    from harness.git.repo import Repo
-    from harness.ledger.audit.audit import audit as run_audit
-    from harness.ledger.audit.since import since_when
-    from harness.workspace.directories import Workspace
-
     workspace = Workspace.find()
     reruns: list[Rerun] = []
     spread: Spread | None = None
@@ -135,13 +134,6 @@ def _measure_again(
     workspace: Workspace, repo: Repo, number: int, *, top: bool, seed: int | None, device: str | None
 ) -> tuple[list[Rerun], Spread]:
     """Judge entries of the ledger again; return the results and the spread between sessions."""
-    from harness.cli.devices import choose_devices
-    from harness.git.problem_digests import digest_at
-    from harness.ledger.audit.rerun import choose, compare, sessions_of
-    from harness.ledger.index import Index
-    from harness.workspace.blocking_judge import judge_process
-    from harness.workspace.configuration import data_root_of, load_config
-
     config = load_config(workspace)
     tip = repo.tip(config.coordination_branch)
     with Index(workspace, branch=config.coordination_branch) as index:
@@ -160,7 +152,6 @@ def _measure_again(
 
 
 def _judge(judge: JudgeProcess, repo: Repo, tip: str, entry: Entry, config: Config, data_root: Path | None) -> Any:  # noqa: ANN401 - an answer
-    from harness.model.judging import JudgeRequest
 
     assert entry.candidate is not None  # noqa: S101 - only measured candidates are chosen
     half_width = config.judge.half_width(entry.target)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from harness.cli.display.output import echo
-
-if TYPE_CHECKING:
-    from harness.model.judging import JudgeAnswer
-    from harness.model.problem import Problem
-    from harness.workspace.directories import Workspace
+from harness.cli.process_commands import log_to_file, stop_on_signals
+from harness.errors import AnswerIsNo
+from harness.model.judging import JudgeAnswer
+from harness.model.problem import Problem
+from harness.workspace.configuration import load_config
+from harness.workspace.directories import Workspace
 
 _USD, _MINUTES, _EVALUATIONS = 10.0, 120.0, 30
 
@@ -43,9 +43,6 @@ def make(
     from harness.agents.baseline import install_baseline, make_baseline
     from harness.agents.kinds import check_claude
     from harness.agents.session import Event, Text, ToolUse
-    from harness.cli.process_commands import log_to_file, stop_on_signals
-    from harness.errors import AnswerIsNo
-    from harness.workspace.configuration import load_config
 
     config = load_config(
         workspace,

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness.cli.display.output import emit
-
-if TYPE_CHECKING:
-    from harness.ledger.accounts import Account, Spent
-    from harness.ledger.standings import Standing
+from harness.ledger.accounts import Account, Spent, total
+from harness.ledger.standings import Standing
 
 
 def cost_rows(accounts: Iterable[Account], tables: Iterable[Standing]) -> dict[str, list[dict[str, Any]]]:
@@ -20,8 +18,6 @@ def cost_rows(accounts: Iterable[Account], tables: Iterable[Standing]) -> dict[s
         accounts: the accounts of a run.
         tables: its standings, which count the gains.
     """
-    from harness.ledger.accounts import total
-
     accounts = list(accounts)
     by_worker: dict[str, list[Account]] = defaultdict(list)
     by_problem: dict[str, list[Account]] = defaultdict(list)

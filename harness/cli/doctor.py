@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
 
+from harness.cli.devices import choose_devices, missing_gpu_packages
 from harness.cli.display.output import echo, emit, json_option
 from harness.cli.preflight.check import Check
 from harness.errors import AnswerIsNo, ConfigurationError, HarnessError, HostFaultError
+from harness.git.repo import Repo
+from harness.ledger.coordination import read_assignments
+from harness.model.config import Config
+from harness.sol.hardware import table, target_name
+from harness.sol.measured_gpu import hardware_directory, stored_rates
+from harness.workspace.configuration import explain_config, load_config
 from harness.workspace.directories import Workspace
+from harness.workspace.files import file_lock
 
 
 @click.command()
@@ -58,14 +67,9 @@ def _machine() -> Iterator[Check]:
 
 def _gpu() -> Iterator[Check]:
     """Yield checks of the GPU, of the packages of its judge, and of the packages of some languages."""
-    from importlib.util import find_spec
-
-    from harness.cli.devices import missing_gpu_packages
     from harness.cli.preflight.machine import output_of
     from harness.judge.build.toolkit import seek_nvcc
     from harness.judge.devices.mps import require_no_mps
-    from harness.sol.hardware import table, target_name
-    from harness.sol.measured_gpu import hardware_directory, stored_rates
 
     gpu_line = output_of("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
     if gpu_line is None:
@@ -116,10 +120,7 @@ def _nvrtc() -> Check:
 
 def _run(workspace: Workspace | None) -> Iterator[Check]:
     """Yield checks of the requirements of `harness start`, with its default device and agent."""
-    from harness.cli.devices import choose_devices
     from harness.cli.preflight.requirements import examine
-    from harness.model.config import Config
-    from harness.workspace.configuration import load_config
 
     try:
         config = load_config(workspace) if workspace else Config()
@@ -132,16 +133,11 @@ def _run(workspace: Workspace | None) -> Iterator[Check]:
 
 
 def _repository(workspace: Workspace | None) -> Iterator[Check]:
-    from harness.git.repo import Repo
-
     if workspace is None:
         yield Check("workspace", "note", "not in a workspace", "harness init DIR    # or change into a workspace")
         return
     yield Check("workspace", "ok", str(workspace.root))
     try:
-        from harness.ledger.coordination import read_assignments
-        from harness.workspace.configuration import load_config
-
         config = load_config(workspace)
         with Repo(workspace) as repo:
             rows = read_assignments(repo, config.coordination_branch)
@@ -163,9 +159,6 @@ def _edit(name: str, error: HarnessError) -> str:
 
 def _checkout(workspace: Workspace) -> Iterator[Check]:
     """Yield a note for each difference between the checkout and the coordination branch."""
-    from harness.git.repo import Repo
-    from harness.workspace.configuration import load_config
-
     try:
         config = load_config(workspace)
         with Repo(workspace) as repo:
@@ -177,8 +170,6 @@ def _checkout(workspace: Workspace) -> Iterator[Check]:
 
 
 def _lock(path: Path, name: str) -> Iterator[Check]:
-    from harness.workspace.files import file_lock
-
     if not path.exists():
         return
     try:
@@ -189,8 +180,6 @@ def _lock(path: Path, name: str) -> Iterator[Check]:
 
 
 def _settings(workspace: Workspace | None) -> list[dict[str, str]]:
-    from harness.workspace.configuration import explain_config
-
     try:
         settings = explain_config(workspace) if workspace else []
     except HarnessError:

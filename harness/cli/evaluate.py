@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+from pydantic import TypeAdapter, ValidationError
 
+from harness.cli.baseline_make import make
+from harness.cli.devices import DeviceChoice, choose_devices
 from harness.cli.display.output import echo, echo_json, emit, json_option
-
-if TYPE_CHECKING:
-    from harness.cli.devices import DeviceChoice
-    from harness.model.config import Config, SandboxKind
-    from harness.model.judging import Baselines, JudgeAnswer, JudgeProgress, JudgeRequest, Variant
-    from harness.model.problem import Problem
-    from harness.workspace.blocking_judge import JudgeProcess
-    from harness.workspace.directories import Workspace
+from harness.cli.display.results import print_with_weaknesses
+from harness.cli.targets import candidate, find_problem
+from harness.errors import AnswerIsNo, ConfigurationError
+from harness.model.config import Config, SandboxKind
+from harness.model.devices import expand_devices, parse_device
+from harness.model.judging import Baselines, JudgeAnswer, JudgeProgress, JudgeRequest, Variant
+from harness.model.problem import Problem
+from harness.model.weaknesses import facts_of, weaknesses
+from harness.workspace.blocking_judge import JudgeProcess, judge_process
+from harness.workspace.configuration import load_config
+from harness.workspace.directories import Workspace, user_cache
+from harness.workspace.files import atomic_write
 
 _device = click.option("--device", metavar="DEVICE", help="cpu, cuda, cuda:1; the default is that of `harness start`.")
 sandbox_option = click.option(
@@ -66,10 +76,6 @@ def evaluate(
     as_json: bool,
 ) -> None:
     """Judge a solution: a solution directory, a problem directory with --solution, or a commit with --problem."""
-    from harness.cli.targets import candidate
-    from harness.errors import AnswerIsNo
-    from harness.workspace.blocking_judge import judge_process
-
     workspace = workspace_near(Path(path_or_commit))
     cache = cache_of(workspace)
     config, chosen = chosen_device(workspace, device)
@@ -94,9 +100,6 @@ def evaluate(
 
 
 def _print(answer: JudgeAnswer, measured: JudgeAnswer | None) -> None:
-    from harness.cli.display.results import print_with_weaknesses
-    from harness.model.weaknesses import facts_of, weaknesses
-
     print_with_weaknesses(answer, weaknesses(facts_of(answer), facts_of(measured) if measured else None))
 
 
@@ -138,9 +141,6 @@ def baseline(
     as_json: bool,
 ) -> None:
     """Measure a problem's baselines: the reference in eager mode and compiled, baseline/, judge.more_baselines."""
-    from harness.cli.targets import find_problem
-    from harness.workspace.blocking_judge import judge_process
-
     if not make and (max_usd, max_minutes, max_evaluations) != (None, None, None):
         raise click.UsageError("--max-usd, --max-minutes and --max-evaluations limit what --make starts; add --make")
     workspace = workspace_near(Path(problem))
@@ -173,9 +173,6 @@ def baseline(
 def _make(
     judge: JudgeProcess, problem: Problem, workspace: Workspace | None, config: Config, limits: Mapping[str, Any]
 ) -> None:
-    from harness.cli.baseline_make import make
-    from harness.errors import ConfigurationError
-
     if workspace is None:
         raise ConfigurationError("--make needs a workspace", remedy="harness init DIR")
     fastest = _fastest(_baselines(judge, problem, cache_of(workspace), config))
@@ -193,11 +190,6 @@ def chosen_device(workspace: Workspace | None, device: str | None) -> tuple[Conf
         workspace: read for its configuration; None outside of one.
         device: value of `--device`; None without it.
     """
-    from harness.cli.devices import choose_devices
-    from harness.model.config import Config
-    from harness.model.devices import expand_devices, parse_device
-    from harness.workspace.configuration import load_config
-
     devices = None if device is None else (device,)
     config = (
         load_config(workspace, {"devices": devices}) if workspace else Config.model_validate({"devices": devices or ()})
@@ -210,8 +202,6 @@ def chosen_device(workspace: Workspace | None, device: str | None) -> tuple[Conf
 
 def first_device(chosen: DeviceChoice) -> str:
     """Return the first of the chosen devices."""
-    from harness.model.devices import expand_devices
-
     return expand_devices(chosen.devices)[0]
 
 
@@ -227,10 +217,6 @@ def _columns(key: str, table: Baselines) -> dict[str, Any]:
 
 
 def _checked_variant(against: str) -> str:
-    from pydantic import TypeAdapter, ValidationError
-
-    from harness.model.judging import Variant
-
     try:
         return against if against == "fastest" else TypeAdapter[str](Variant).validate_python(against)
     except ValidationError:
@@ -240,9 +226,6 @@ def _checked_variant(against: str) -> str:
 
 def workspace_near(near: Path) -> Workspace | None:
     """Return the workspace that contains a path or the current directory; None without one."""
-    from harness.errors import ConfigurationError
-    from harness.workspace.directories import Workspace
-
     for start in (near if near.exists() else None, Path.cwd()):
         if start is not None:
             try:
@@ -254,8 +237,6 @@ def workspace_near(near: Path) -> Workspace | None:
 
 def cache_of(workspace: Workspace | None) -> Path:
     """Return the cache of a workspace; the user's cache without a workspace."""
-    from harness.workspace.directories import user_cache
-
     return user_cache() if workspace is None else workspace.cache
 
 
@@ -263,15 +244,6 @@ def _baselines(
     judge: JudgeProcess, problem: Problem, cache: Path, config: Config, *, use_cache: bool = True
 ) -> JudgeAnswer:
     """Return an answer with the times of all variants, cached by problem, judge version and device."""
-    import contextlib
-    import hashlib
-
-    from pydantic import ValidationError
-
-    from harness.errors import AnswerIsNo
-    from harness.model.judging import JudgeAnswer
-    from harness.workspace.files import atomic_write
-
     more_variants = config.judge.more_baselines
     key = " ".join((problem.digest, judge.ready.environment.judge, judge.ready.device.id, *more_variants))
     file = cache / "baselines" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
@@ -293,8 +265,6 @@ def judge_request(problem: Problem, solution: Path | None = None, **settings: An
         solution: the solution directory; None for the baselines.
         settings: further fields of the request; `kind` overrides its kind.
     """
-    from harness.model.judging import JudgeRequest
-
     kind = settings.pop("kind", "evaluation" if solution else "baseline")
     return JudgeRequest(
         id="1",
@@ -317,8 +287,6 @@ def _fastest(measured: JudgeAnswer) -> dict[str, dict[str, Variant]]:
 
 def show_progress(progress: JudgeProgress) -> None:
     """Write one line to stderr that replaces the line before; nothing if stderr is not a terminal."""
-    import sys
-
     if sys.stderr.isatty():
         sys.stderr.write(f"\r\033[K{progress.stage} {progress.done}/{progress.of}")
         sys.stderr.flush()
@@ -326,7 +294,5 @@ def show_progress(progress: JudgeProgress) -> None:
 
 def clear_progress() -> None:
     """Clear the line that `show_progress` wrote."""
-    import sys
-
     if sys.stderr.isatty():
         sys.stderr.write("\r\033[K")

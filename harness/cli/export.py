@@ -11,6 +11,16 @@ import click
 from harness.cli.completion_values import complete_problem
 from harness.cli.display.output import echo, echo_json
 from harness.cli.merge_commands import opened, single_target
+from harness.errors import AnswerIsNo, ConfigurationError
+from harness.formats.bounded import PROBLEM_BYTES, load_json
+from harness.formats.export_solutions import solution_document
+from harness.formats.problems import DEFINITION_NAME
+from harness.formats.solutions import load_solution
+from harness.git.problem_digests import digest_at
+from harness.ledger.champions import champion, measured, why_none
+from harness.model.paths import problem_path, solution_path
+from harness.report.proof_text import subject
+from harness.workspace.files import atomic_write
 
 
 @click.command()
@@ -23,17 +33,6 @@ from harness.cli.merge_commands import opened, single_target
 @click.option("--merged", is_flag=True, help="Export the solution on the coordination branch instead of the champion.")
 def export(problem: str, *, output: Path | None, run: str | None, target: str | None, merged: bool) -> None:
     """Write a problem's champion as SOL-ExecBench's solution.json (pytorch, triton, cute_dsl and cuda_cpp)."""
-    from harness.errors import AnswerIsNo, ConfigurationError
-    from harness.formats.bounded import PROBLEM_BYTES, load_json
-    from harness.formats.export_solutions import solution_document
-    from harness.formats.problems import DEFINITION_NAME
-    from harness.formats.solutions import load_solution
-    from harness.git.problem_digests import digest_at
-    from harness.ledger.champions import champion, measured, why_none
-    from harness.model.paths import problem_path, solution_path
-    from harness.report.proof_text import subject
-    from harness.workspace.files import atomic_write
-
     with opened() as (_, config, repo, index), tempfile.TemporaryDirectory(prefix="kernel-harness-") as scratch:
         run, tip = run or config.run, repo.tip(config.coordination_branch)
         target = target or single_target(config, index, run)

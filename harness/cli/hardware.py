@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from harness.cli.display.output import echo, emit, json_option
-
-if TYPE_CHECKING:
-    from harness.sol.hardware import Hardware
+from harness.errors import ConfigurationError
+from harness.model.devices import parse_device
+from harness.sol.hardware import Hardware, table
+from harness.sol.measured_gpu import hardware_directory, hardware_of, store_rates, stored_rates, stored_targets
 
 
 @click.group()
@@ -23,9 +24,6 @@ def hardware() -> None:
 @json_option
 def list_(*, as_json: bool) -> None:
     """List all GPUs with figures: the vendor's, and those measured on this host."""
-    from harness.sol.hardware import table
-    from harness.sol.measured_gpu import hardware_directory, hardware_of, stored_rates, stored_targets
-
     directory = hardware_directory()
     hardware_figures = list(table().values())
     for target in stored_targets(directory):
@@ -43,12 +41,8 @@ def measure(device: str, *, as_json: bool) -> None:
 
     Bounds on a GPU of the hardware table use the vendor's figures; the printed table compares both.
     """
-    from harness.errors import ConfigurationError
     from harness.judge.devices.lock import take_device_lock
-    from harness.model.devices import parse_device
     from harness.sol import gpu_measurement
-    from harness.sol.hardware import table
-    from harness.sol.measured_gpu import hardware_directory, hardware_of, store_rates
 
     kind, ordinal = parse_device(device)
     if kind != "cuda":

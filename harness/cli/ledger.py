@@ -6,14 +6,16 @@ import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 import click
 
 from harness.cli.display.output import echo, echo_json, emit, json_option
-
-if TYPE_CHECKING:
-    from harness.workspace.directories import Workspace
+from harness.errors import ConfigurationError
+from harness.git.repo import Repo
+from harness.ledger.ledger import coordination_branch
+from harness.ledger.upgrade import upgrade_ledger
+from harness.workspace.directories import Workspace
+from harness.workspace.files import file_lock
 
 
 @click.group()
@@ -29,11 +31,6 @@ def upgrade(*, dry_run: bool, as_json: bool) -> None:
 
     `harness start` also upgrades the ledger. Earlier versions of the harness refuse the upgraded ledger.
     """
-    from harness.git.repo import Repo
-    from harness.ledger.ledger import coordination_branch
-    from harness.ledger.upgrade import upgrade_ledger
-    from harness.workspace.directories import Workspace
-
     workspace = Workspace.find()
     with nullcontext() if dry_run else _no_start(workspace), Repo(workspace) as repo:
         result = upgrade_ledger(workspace, repo, coordination_branch(workspace), dry_run=dry_run)
@@ -55,9 +52,6 @@ def _no_start(workspace: Workspace) -> Iterator[None]:
     Raises:
         ConfigurationError: a run is in progress.
     """
-    from harness.errors import ConfigurationError
-    from harness.workspace.files import file_lock
-
     with ExitStack() as stack:
         try:
             stack.enter_context(file_lock(workspace.start_lock, owner="harness ledger upgrade"))

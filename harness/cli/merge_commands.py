@@ -5,25 +5,32 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from harness.cli.completion_values import complete_branch, complete_problem
 from harness.cli.display.output import echo, echo_json, emit, json_option
+from harness.cli.display.progress import progress_bar
+from harness.cli.display.results import print_judgement
+from harness.cli.display.tables import Column, screen_width, table_lines
+from harness.errors import AnswerIsNo, ConfigurationError
+from harness.git.repo import Repo
+from harness.ledger.champions import MeasuredCandidate
+from harness.ledger.index import Index
+from harness.ledger.standings import known_problems, known_targets, standings
+from harness.model.config import Config
+from harness.model.entry import Entry
 from harness.model.printable import markdown_text, printable
-from harness.model.weaknesses import for_scripts, weakness_mark
-
-if TYPE_CHECKING:
-    from harness.git.repo import Repo
-    from harness.ledger.champions import MeasuredCandidate
-    from harness.ledger.index import Index
-    from harness.model.config import Config
-    from harness.model.entry import Entry
-    from harness.model.weaknesses import Weakness
-    from harness.report.merging import Pull
-    from harness.report.review import Attempt, Review
-    from harness.workspace.directories import Workspace
+from harness.model.weaknesses import Weakness, for_scripts, weakness_mark
+from harness.report.merging import Pull, main_branch, pick_remote, prepare, publish
+from harness.report.proof import check_proof
+from harness.report.proof_text import workload_table
+from harness.report.review import Attempt, Review
+from harness.report.review import review as collect
+from harness.report.today import champions_waiting
+from harness.workspace.configuration import load_config
+from harness.workspace.directories import Workspace
 
 _WHAT_LENGTH = 80
 _target = click.option(
@@ -55,9 +62,6 @@ def review(
 
     Without an argument: list the champions without a pull request.
     """
-    from harness.report.merging import main_branch, pick_remote
-    from harness.report.review import review as collect
-
     with opened() as (workspace, config, repo, index):
         del workspace
         run = run or config.run
@@ -94,8 +98,6 @@ def pr(
     as_json: bool,
 ) -> None:
     """Create a branch and a pull request, with its proof, from a problem's confirmed champion."""
-    from harness.report.merging import main_branch, pick_remote, prepare, publish
-
     with opened() as (_, config, repo, index):
         run = run or config.run
         remote = pick_remote(repo, remote)
@@ -122,12 +124,6 @@ def pr(
 @json_option
 def proof(commits: str, *, ledger: str | None, markdown: bool, as_json: bool) -> None:
     """Check, without a device, that the ledger on BASE proves the solution that the commits of HEAD merge."""
-    from harness.errors import AnswerIsNo
-    from harness.git.repo import Repo
-    from harness.report.proof import check_proof
-    from harness.report.proof_text import workload_table
-    from harness.workspace.directories import Workspace
-
     base, dots, head = commits.partition("..")
     if not dots or not base or not head.strip("."):
         raise click.UsageError(f"`{commits}` is not a range; expected BASE..HEAD, such as main..win/main/suite/name")
@@ -166,12 +162,6 @@ def opened(*, patience_s: float | None = None) -> Iterator[tuple[Workspace, Conf
     Args:
         patience_s: see `Index.refresh`.
     """
-    from harness.cli.display.progress import progress_bar
-    from harness.git.repo import Repo
-    from harness.ledger.index import Index
-    from harness.workspace.configuration import load_config
-    from harness.workspace.directories import Workspace
-
     workspace = Workspace.find()
     config = load_config(workspace)
     with Repo(workspace) as repo, Index(workspace, branch=config.coordination_branch) as index:
@@ -193,9 +183,6 @@ def single_target(config: Config, index: Index, run: str) -> str:
     Raises:
         ConfigurationError: the run has entries for several targets.
     """
-    from harness.errors import ConfigurationError
-    from harness.ledger.standings import known_targets
-
     targets = [config.target] if config.target else known_targets(index, run)
     if len(targets) > 1:
         raise ConfigurationError(f"run {run} has the targets {', '.join(targets)}", remedy="select one with --target")
@@ -203,9 +190,6 @@ def single_target(config: Config, index: Index, run: str) -> str:
 
 
 def _print_waiting(repo: Repo, index: Index, config: Config, run: str, base: str, *, as_json: bool) -> None:
-    from harness.ledger.standings import known_problems, known_targets, standings
-    from harness.report.today import champions_waiting
-
     rows = []
     for target in [config.target] if config.target else known_targets(index, run):
         table = standings(index, known_problems(index), target, run)
@@ -232,8 +216,6 @@ def _headline(entry: Entry, weak: Sequence[Weakness]) -> str:
 
 
 def _print(reviewed: Review, *, diff: bool) -> None:
-    from harness.cli.display.results import print_judgement
-
     echo(f"{reviewed.problem} for {reviewed.target}", bold=True)
     echo(
         f"candidate  {reviewed.commit[:12]} tree {reviewed.tree[:12]}"
@@ -262,8 +244,6 @@ def _print(reviewed: Review, *, diff: bool) -> None:
 
 def _print_history(reviewed: Review) -> None:
     """Print earlier attempts and lessons."""
-    from harness.cli.display.tables import Column, screen_width, table_lines
-
     if reviewed.attempts:
         echo("\ntried before, the newest first")
         columns: tuple[Column[Attempt], ...] = (

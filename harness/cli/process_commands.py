@@ -13,15 +13,20 @@ from typing import TYPE_CHECKING
 
 import click
 
+from harness.cli.devices import with_all_gpus
 from harness.cli.display.output import echo, emit, json_option
 from harness.cli.options import cluster_option
 from harness.cli.simulate import simulate
+from harness.errors import AnswerIsNo, FormatError
+from harness.git.repo import Repo
+from harness.model.config import Config
 from harness.model.printable import printable
+from harness.workspace.configuration import load_config
 from harness.workspace.directories import Workspace
 from harness.workspace.log_files import LOG_BYTES, LOGS_KEPT
+from harness.workspace.parent_process import end_with_parent
 
 if TYPE_CHECKING:
-    from harness.model.config import Config
     from harness.planner.advice import Advice, Adviser
     from harness.planner.decision import Decision, PolicyInputs
 
@@ -96,11 +101,8 @@ def daemon(
 ) -> None:
     """Run the benchmark daemon alone: judge the candidates on the run's branches and append entries to the ledger."""
     from harness.cli.cluster import open_cluster
-    from harness.cli.devices import with_all_gpus
     from harness.daemon.invocation import current_invocation
     from harness.daemon.run import run_daemon
-    from harness.workspace.configuration import load_config
-    from harness.workspace.parent_process import end_with_parent
 
     invocation = current_invocation()
     end_with_parent()
@@ -158,8 +160,6 @@ def planner(
         return
     from harness.planner.planner import run_planner
     from harness.supervise import worker_names
-    from harness.workspace.configuration import load_config
-    from harness.workspace.parent_process import end_with_parent
 
     end_with_parent()
     workspace = Workspace.find(Path(replay) if replay else None)
@@ -193,7 +193,6 @@ def model_adviser(workspace: Workspace, config: Config, stop: threading.Event) -
     """
     from harness.agents.adviser import PlanningModel
     from harness.agents.kinds import check_claude
-    from harness.errors import FormatError
     from harness.planner.advice import SCHEMA, accepted, read_proposal
 
     check_claude(config)
@@ -218,8 +217,6 @@ def model_adviser(workspace: Workspace, config: Config, stop: threading.Event) -
 
 def _replay(workspace: Workspace, config: Config, policies: tuple[str, ...], *, as_json: bool) -> None:
     """Print each recorded decision and whether the policy repeats it; with `policies`, compare them instead."""
-    from harness.errors import AnswerIsNo
-    from harness.git.repo import Repo
     from harness.planner.policies import policy_named
     from harness.planner.replay import compare
     from harness.planner.replay import replay as decide_again
@@ -255,8 +252,6 @@ def _replay(workspace: Workspace, config: Config, policies: tuple[str, ...], *, 
 def worker(name: str, agent: str | None, run_name: str | None, target: str | None, max_usd: float | None) -> None:
     """Run the worker NAME alone: work on the problem that its row in COORDINATION.md assigns."""
     from harness.agents.worker import run_worker
-    from harness.workspace.configuration import load_config
-    from harness.workspace.parent_process import end_with_parent
 
     end_with_parent()
     stop = stop_on_signals()
@@ -273,7 +268,6 @@ def worker(name: str, agent: str | None, run_name: str | None, target: str | Non
 )
 def stop(within_s: float) -> None:
     """End a running `harness start` cleanly, and wait until it has ended."""
-    from harness.errors import AnswerIsNo
     from harness.supervise import stop_running
 
     workspace = Workspace.find()

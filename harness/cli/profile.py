@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -18,12 +17,14 @@ from harness.cli.evaluate import (
     show_progress,
     workspace_near,
 )
-
-if TYPE_CHECKING:
-    from harness.model.config import SandboxKind
-    from harness.model.counters import CounterReport
-    from harness.model.problem import Problem
-    from harness.workspace.blocking_judge import JudgeProcess
+from harness.cli.targets import candidate
+from harness.errors import AnswerIsNo, HarnessError
+from harness.model.config import SandboxKind
+from harness.model.counter_text import report_lines
+from harness.model.counters import CounterReport
+from harness.model.problem import Problem
+from harness.sol.hardware import CPU
+from harness.workspace.blocking_judge import JudgeProcess, judge_process
 
 _QUICK_HALF_WIDTH = 0.1
 """Half-width for the evaluation before a profile: only its verdict matters, not its speed-up."""
@@ -54,12 +55,6 @@ def profile(
     Nsight Compute reads the counters of the harness's launcher, for language cuda and for Triton solutions whose
     launches can be recorded. No verdict uses them.
     """
-    from harness.cli.targets import candidate
-    from harness.errors import AnswerIsNo
-    from harness.model.counter_text import report_lines
-    from harness.sol.hardware import CPU
-    from harness.workspace.blocking_judge import judge_process
-
     workspace = workspace_near(Path(path_or_commit))
     _, chosen = chosen_device(workspace, device)
     if chosen.target == CPU:
@@ -85,8 +80,6 @@ def _report(judge: JudgeProcess, problem: Problem, solution_dir: Path, workload:
     Raises:
         AnswerIsNo: the solution does not pass.
     """
-    from harness.errors import AnswerIsNo, HarnessError
-
     settings = {"kind": "profile", "workload": workload}
     for is_judged in (False, True):
         answer = judge.ask(judge_request(problem, solution_dir, **settings), show_progress)

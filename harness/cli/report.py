@@ -8,6 +8,14 @@ import click
 
 from harness.cli.display.output import echo
 from harness.cli.merge_commands import opened, single_target
+from harness.errors import ConfigurationError
+from harness.formats.problems import list_problems
+from harness.ledger.standings import known_problems
+from harness.report.collect import collect
+from harness.report.merge_branches import remotes, web_address
+from harness.report.merging import pick_remote
+from harness.report.page import render
+from harness.workspace.files import atomic_write
 
 
 @click.command()
@@ -17,15 +25,6 @@ from harness.cli.merge_commands import opened, single_target
 @click.option("--commit-url", metavar="URL", help="URL of a commit's page, with {} for the id.")
 def report(output: Path, *, run: str | None, target: str | None, commit_url: str | None) -> None:
     """Write an HTML file about a run: headline, trajectories, table, steps, spend. The file works offline."""
-    from harness.errors import ConfigurationError
-    from harness.formats.problems import list_problems
-    from harness.ledger.standings import known_problems
-    from harness.report.collect import collect
-    from harness.report.merge_branches import remotes, web_address
-    from harness.report.merging import pick_remote
-    from harness.report.page import render
-    from harness.workspace.files import atomic_write
-
     with opened() as (workspace, config, repo, index):
         run = run or config.run
         remote = pick_remote(repo, None)

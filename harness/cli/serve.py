@@ -11,9 +11,14 @@ from typing import TYPE_CHECKING
 import click
 
 from harness.cli.display.output import echo
+from harness.cli.display.progress import progress_bar
+from harness.git.repo import Repo
+from harness.ledger.index import Index
+from harness.model.config import Config
+from harness.workspace.configuration import load_config
+from harness.workspace.directories import Workspace
 
 if TYPE_CHECKING:
-    from harness.model.config import Config
     from harness.report.live.access import Access
 
 PORT = 8470
@@ -37,14 +42,9 @@ def serve(workspace: Path, *, port: int, bind: str, run: str | None, target: str
     The page shows champions and bounds, trajectories, workers, queue, spend and limits, and recent verdicts. It needs
     the token in the URL. Without --bind, only this machine can connect.
     """
-    from harness.cli.display.progress import progress_bar
-    from harness.git.repo import Repo
-    from harness.ledger.index import Index
     from harness.report.live.collector import Collector
     from harness.report.live.follow import serve_page
     from harness.report.live.server import listen
-    from harness.workspace.configuration import load_config
-    from harness.workspace.directories import Workspace
 
     directory = Workspace.find(workspace)
     config = load_config(directory)

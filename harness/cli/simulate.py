@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from harness.cli.display.output import echo, echo_json, emit, json_option
+from harness.errors import ConfigurationError
+from harness.report.simulation_page import render_simulation
+from harness.workspace.files import atomic_write
 
 if TYPE_CHECKING:
     from harness.simulation.compare import PolicyOutcome
@@ -68,7 +71,6 @@ def simulate(
     Each policy is the function that the planner calls. The worlds are fitted to the public result under round robin
     (docs/explanation/simulation.md). A full-size run takes about 10 s of processor time.
     """
-    from harness.errors import ConfigurationError
     from harness.planner.policies import POLICIES, ROUND_ROBIN, policy_named
     from harness.simulation.compare import outcomes, run_all
     from harness.simulation.settings import DEVELOPMENT_SEEDS, HELD_OUT_SEEDS, SimulationSettings
@@ -128,12 +130,9 @@ def _print(compared: list[PolicyOutcome], *, as_json: bool) -> None:
 
 
 def _write(output: Path, compared: list[PolicyOutcome], settings: SimulationSettings, seeds: str) -> None:
-    from harness.errors import ConfigurationError
     from harness.planner.policy import NAME
-    from harness.report.simulation_page import render_simulation
     from harness.simulation.published import PUBLISHED
     from harness.simulation.worlds import WORLDS
-    from harness.workspace.files import atomic_write
 
     shown: list[dict[str, Any]] = [
         {

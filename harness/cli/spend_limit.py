@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
 
 import click
 
 from harness.cli.display.output import echo
 from harness.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from harness.model.config import Budget, Config
-    from harness.run_end import Limits
+from harness.model.config import Budget, Config
+from harness.run_end import Limits
 
 _PAID = {"claude", "command"}
 _FIX = "harness start --max-usd 5, or agent: {overall: {usd: 100}} in harness.yaml"

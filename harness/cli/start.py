@@ -4,24 +4,35 @@ from __future__ import annotations
 
 import json
 import logging
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from harness.cli.attach import start_detached
 from harness.cli.completion_values import complete_glob
+from harness.cli.devices import choose_devices
+from harness.cli.display.last_lines import next_line, pending_candidates, pending_line
 from harness.cli.display.output import echo, echo_json, json_option
+from harness.cli.display.standings import print_standings
 from harness.cli.options import cluster_option
+from harness.cli.process_commands import log_to_file
+from harness.cli.spend_limit import ask_for_a_limit
+from harness.errors import EXIT_INTERRUPTED
+from harness.git.repo import Repo
+from harness.ledger.index import Index
+from harness.ledger.standings import Standing, standings
+from harness.ledger.standings_table import for_scripts, outdated_note, totals, weakness_notes
+from harness.model.config import Config
 from harness.model.printable import printable
-
-if TYPE_CHECKING:
-    from harness.ledger.standings import Standing
-    from harness.model.config import Config
-    from harness.run_end import Limits, Outcome, Snapshot
-    from harness.workspace.directories import Workspace
+from harness.run_end import Limits, Outcome, Snapshot
+from harness.workspace.configuration import load_config
+from harness.workspace.directories import Workspace
+from harness.workspace.run_result import recorded_result
 
 
 @click.command()
@@ -80,18 +91,9 @@ def start(
     evaluated, or a limit was too small for one request. The last lines list pending submissions and the next command.
     """
     from harness.agents.kinds import kind_of
-    from harness.cli.attach import start_detached
     from harness.cli.cluster import choose_cluster
-    from harness.cli.devices import choose_devices
     from harness.cli.preflight.requirements import check_run
-    from harness.cli.process_commands import log_to_file
-    from harness.cli.spend_limit import ask_for_a_limit
-    from harness.errors import EXIT_INTERRUPTED
-    from harness.run_end import Limits
     from harness.supervise import run_start
-    from harness.workspace.configuration import load_config
-    from harness.workspace.directories import Workspace
-    from harness.workspace.run_result import recorded_result
 
     workspace = Workspace.find()
     if detach:
@@ -136,8 +138,6 @@ def start(
 
 def _stop_on_signals() -> tuple[threading.Event, list[str]]:
     """Return an event that SIGTERM and Ctrl-C set, and the list of the received signals' names."""
-    import signal
-
     stop, signal_names = threading.Event(), list[str]()
 
     def handle(number: int, _: object) -> None:
@@ -241,13 +241,7 @@ def _panel(snapshot: Snapshot, limits: Limits) -> Any:  # noqa: ANN401 - a rich 
 
 def _finish(workspace: Workspace, config: Config, target: str, outcome: Outcome, *, as_json: bool) -> None:
     """Print the final standings, the problems without a gain, pending submissions, and the next command."""
-    from harness.cli.display.last_lines import next_line, pending_candidates, pending_line
-    from harness.cli.display.standings import print_standings
     from harness.cli.preflight.workspace import run_problems
-    from harness.git.repo import Repo
-    from harness.ledger.index import Index
-    from harness.ledger.standings import standings
-    from harness.ledger.standings_table import for_scripts, outdated_note, totals, weakness_notes
 
     with Repo(workspace) as repo, Index(workspace, branch=config.coordination_branch) as index:
         index.refresh(repo)

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+import shutil
+import sys
+from typing import Any
 
 import click
 
+from harness.cli.costs import cost_rows, print_costs
 from harness.cli.display.output import echo, echo_json, json_option
+from harness.cli.display.standings import print_standings
 from harness.cli.display.status_lines import run_standings, running_lines, today_lines
 from harness.cli.merge_commands import opened
-
-if TYPE_CHECKING:
-    from harness.ledger.standings import Standing
-    from harness.model.process_status import ProcessStatus
+from harness.cli.watch import watch_status
+from harness.ledger.accounts import all_accounts
+from harness.ledger.standings import Standing
+from harness.ledger.standings_table import for_scripts, outdated_note, totals, weakness_notes
+from harness.model.process_status import DaemonStatus, ProcessStatus
+from harness.report.merging import main_branch, pick_remote
+from harness.report.today import today
+from harness.workspace.status import running_processes
 
 _PATIENCE_S = 0.2
 """While another process refreshes the index for longer, the standings shown are those of a moment ago."""
@@ -28,17 +36,11 @@ _PATIENCE_S = 0.2
 def status(*, run: str | None, show_all: bool, costs: bool, watch: bool, as_json: bool) -> None:
     """Show processes, standings, gains since yesterday, stuck problems, cost, and what needs your attention."""
     if watch:
-        from harness.cli.watch import watch_status
-
         watch_status(run)
         return
     if costs:
         _costs(run, as_json=as_json)
         return
-    from harness.ledger.standings_table import for_scripts
-    from harness.report.merging import main_branch, pick_remote
-    from harness.report.today import today
-    from harness.workspace.status import running_processes
 
     with opened(patience_s=_PATIENCE_S) as (workspace, config, repo, index):
         run = run or config.run
@@ -66,18 +68,12 @@ def status(*, run: str | None, show_all: bool, costs: bool, watch: bool, as_json
 
 def _max_rows(lines: int, tables: int) -> int | None:
     """Return the number of rows of each table that fit on the screen; None if stdout is not a terminal."""
-    import shutil
-    import sys
-
     if not sys.stdout.isatty():
         return None
     return max(5, (shutil.get_terminal_size().lines - lines - 3) // tables - 5)
 
 
 def _print_table(table: tuple[Standing, ...], *, max_rows: int | None) -> None:
-    from harness.cli.display.standings import print_standings
-    from harness.ledger.standings_table import outdated_note, totals, weakness_notes
-
     shown = list(table)
     if max_rows is not None and len(table) > max_rows:  # show the problems with the newest entries, in order of names
         newest = sorted(table, key=lambda standing: standing.last_at or "", reverse=True)[:max_rows]
@@ -93,9 +89,6 @@ def _print_table(table: tuple[Standing, ...], *, max_rows: int | None) -> None:
 
 
 def _costs(run: str | None, *, as_json: bool) -> None:
-    from harness.cli.costs import cost_rows, print_costs
-    from harness.ledger.accounts import all_accounts
-
     with opened() as (workspace, config, repo, index):
         name = run or config.run
         every_account = all_accounts(workspace, repo, config.coordination_branch)
@@ -109,8 +102,6 @@ def _costs(run: str | None, *, as_json: bool) -> None:
 
 
 def _for_scripts(status: ProcessStatus) -> dict[str, Any]:
-    from harness.model.process_status import DaemonStatus
-
     fields = status.model_dump(mode="json", exclude={"format", "process_start_ticks"})
     if isinstance(status, DaemonStatus):
         fields["current"] = status.current.model_dump(mode="json") if status.current else None

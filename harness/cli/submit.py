@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import threading
+
 import click
 
 from harness.cli.display.output import echo, echo_json, json_option
+from harness.cli.display.results import print_with_weaknesses
+from harness.errors import EXIT_NO, AnswerIsNo
+from harness.git.repo import Repo
+from harness.ledger.candidates import ProblemCandidates
+from harness.ledger.submission import locate, trailers, wait_for_outcome
+from harness.ledger.submission import submit as commit
+from harness.model.paths import problem_path
+from harness.model.weaknesses import facts_of, weaknesses
+from harness.workspace.configuration import load_config
 
 
 @click.command()
@@ -17,19 +29,6 @@ from harness.cli.display.output import echo, echo_json, json_option
 @json_option
 def submit(message: str, target: str | None, deadline_s: float, *, wait: bool, as_json: bool) -> int:
     """Commit the solution of the current worktree and wait for its verdict. The exit code is 1 if it did not pass."""
-    import json
-    import threading
-
-    from harness.cli.display.results import print_with_weaknesses
-    from harness.errors import EXIT_NO, AnswerIsNo
-    from harness.git.repo import Repo
-    from harness.ledger.candidates import ProblemCandidates
-    from harness.ledger.submission import locate, trailers, wait_for_outcome
-    from harness.ledger.submission import submit as commit
-    from harness.model.paths import problem_path
-    from harness.model.weaknesses import facts_of, weaknesses
-    from harness.workspace.configuration import load_config
-
     place = locate()
     config = load_config(place.workspace, {"target": target})
     target_name = config.target or "cpu"

@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING
 import click
 
 from harness.cli.display.output import echo, echo_json, emit, json_option
+from harness.errors import AnswerIsNo
+from harness.git.repo import Repo
+from harness.ledger.accounts import Account, all_accounts, total
+from harness.workspace.configuration import load_config
+from harness.workspace.directories import Workspace
 
 if TYPE_CHECKING:
     from harness.agents.transcripts import Item
-    from harness.ledger.accounts import Account
 
 _LINES = 12
 """Lines of a long text that are printed without --full."""
@@ -32,11 +36,6 @@ def transcript(
 ) -> None:
     """Print the transcript of the last session of WORKER (w01, planner, baseline): messages, tools, costs."""
     from harness.agents.transcripts import read_transcript, transcript_files
-    from harness.errors import AnswerIsNo
-    from harness.git.repo import Repo
-    from harness.ledger.accounts import all_accounts
-    from harness.workspace.configuration import load_config
-    from harness.workspace.directories import Workspace
 
     workspace = Workspace.find()
     config = load_config(workspace, {"run": run})
@@ -74,8 +73,6 @@ def transcript(
 
 
 def _print(items: list[Item], openings: list[Account], *, full: bool) -> None:
-    from harness.ledger.accounts import total
-
     last, spent = openings[-1], total(openings)
     echo(f"session {last.session} of {last.worker} on {last.problem or 'planning'} ({last.agent}, {last.model})")
     for item in items:

@@ -9,22 +9,23 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 from harness.cli.display.standings import standing_columns
 from harness.cli.display.status_lines import run_standings, running_lines, today_lines
 from harness.cli.display.tables import table_lines
 from harness.cli.merge_commands import opened
+from harness.errors import ConfigurationError
+from harness.git.repo import Repo
+from harness.ledger.index import Index
+from harness.ledger.standings import Standing
 from harness.ledger.standings_table import totals, weakness_notes
+from harness.model.config import Config
 from harness.model.printable import printable
 from harness.model.truncate import shortened
-
-if TYPE_CHECKING:
-    from harness.git.repo import Repo
-    from harness.ledger.index import Index
-    from harness.ledger.standings import Standing
-    from harness.model.config import Config
-    from harness.workspace.directories import Workspace
+from harness.report.merging import main_branch, pick_remote
+from harness.report.today import today
+from harness.workspace.directories import Workspace
+from harness.workspace.status import running_processes
 
 _INTERVAL_S = 1.0
 _OLDEST_S = 60.0
@@ -50,9 +51,6 @@ def watch_status(run: str | None) -> None:
     """
     from rich.live import Live
     from rich.text import Text
-
-    from harness.errors import ConfigurationError
-    from harness.workspace.status import running_processes
 
     if not sys.stdout.isatty():
         raise ConfigurationError("--watch needs a terminal: stdout is not one", remedy="harness status")
@@ -80,9 +78,6 @@ def ledger_views(workspace: Workspace, config: Config, repo: Repo, index: Index,
         index: index of the ledger, refreshed by the caller.
         run: name of the run.
     """
-    from harness.report.merging import main_branch, pick_remote
-    from harness.report.today import today
-
     base = main_branch(repo, config.coordination_branch, pick_remote(repo, None))
     views = []
     for target, table in run_standings(workspace, config, index, run):

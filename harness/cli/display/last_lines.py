@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from harness.git.repo import Repo
-    from harness.ledger.candidates import CommittedCandidate
-    from harness.ledger.index import Index
-    from harness.ledger.standings import Standing
-    from harness.model.config import Config
+from harness.git.repo import Repo
+from harness.ledger.candidates import CommittedCandidate, committed_candidates
+from harness.ledger.index import Index
+from harness.ledger.standings import Standing
+from harness.model.config import Config
+from harness.model.paths import run_branches
 
 _NAMED = 5
 _ID = 12
@@ -27,9 +26,6 @@ def pending_candidates(repo: Repo, index: Index, config: Config, target: str) ->
         config: names the run and the coordination branch.
         target: such as `cpu` or `h200`.
     """
-    from harness.ledger.candidates import committed_candidates
-    from harness.model.paths import run_branches
-
     base = repo.tip(config.coordination_branch)
     judged = {(row.problem, row.tree) for row in index.rows(target=target, kind="evaluation")}
     candidates = [

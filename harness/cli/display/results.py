@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from harness.cli.display.output import echo
+from harness.cli.display.tables import Column, screen_width, table_lines
 from harness.model.counter_text import resource_lines
+from harness.model.entry import Entry
+from harness.model.judging import JudgeAnswer, WorkloadResult
 from harness.model.weaknesses import Weakness, weakness_lines, weakness_mark
-
-if TYPE_CHECKING:
-    from harness.model.entry import Entry
-    from harness.model.judging import JudgeAnswer, WorkloadResult
 
 
 def print_judgement(judged: JudgeAnswer | Entry, weak: Sequence[Weakness]) -> None:
@@ -56,8 +54,6 @@ def print_with_weaknesses(judged: JudgeAnswer | Entry, weak: Sequence[Weakness])
 
 
 def _table(workloads: Sequence[WorkloadResult]) -> None:
-    from harness.cli.display.tables import Column, screen_width, table_lines
-
     if not workloads:
         echo("no workload was judged")
         return

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from harness.formats.problems import list_problems
+from harness.ledger.index import Index
+from harness.ledger.standings import Standing, known_problems, known_targets, standings
+from harness.model.config import Config
 from harness.model.printable import printable
+from harness.model.process_status import DaemonStatus, ProcessStatus, WorkerStatus
 from harness.model.weaknesses import SYMBOL
-
-if TYPE_CHECKING:
-    from harness.ledger.index import Index
-    from harness.ledger.standings import Standing
-    from harness.model.config import Config
-    from harness.model.process_status import ProcessStatus
-    from harness.report.today import Today
-    from harness.workspace.directories import Workspace
+from harness.report.today import Today
+from harness.workspace.directories import Workspace
 
 _NAMED = 3
 
@@ -29,9 +26,6 @@ def run_standings(
         index: index of the ledger.
         run: name of the run.
     """
-    from harness.formats.problems import list_problems
-    from harness.ledger.standings import known_problems, known_targets, standings
-
     keys = [str(problem) for problem in list_problems(workspace.problems, config.problems)]
     problems = sorted({*keys, *known_problems(index)})
     targets: list[str | None] = [config.target] if config.target else [*known_targets(index, run)]
@@ -80,8 +74,6 @@ def running_lines(processes: dict[str, ProcessStatus]) -> list[str]:
 
 def _host_lines(status: ProcessStatus) -> list[str]:
     """Return a line for each host of the daemon's cluster: its devices, or why it is refused."""
-    from harness.model.process_status import DaemonStatus
-
     if not isinstance(status, DaemonStatus):
         return []
     states = {judge.device: judge.problem or judge.failure or judge.state for judge in status.judges}
@@ -95,8 +87,6 @@ def _host_lines(status: ProcessStatus) -> list[str]:
 
 def _activity(status: ProcessStatus) -> str:
     """Return the activity of a process in a line: the daemon's current candidate, a worker's state and problem."""
-    from harness.model.process_status import DaemonStatus, WorkerStatus
-
     words: list[str | None] = []
     if isinstance(status, WorkerStatus):
         words = [status.state, status.problem]

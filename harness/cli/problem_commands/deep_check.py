@@ -5,15 +5,11 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from harness.cli.display.output import echo, echo_json
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from harness.formats.problems import Findings
-    from harness.model.problem import Problem
+from harness.formats.problems import Findings, inspect_problem, list_problems
+from harness.model.problem import Problem
 
 
 def check_deep(findings: Sequence[Findings], *, jobs: int, modules: bool, as_json: bool) -> int:
@@ -58,8 +54,6 @@ def check_deep(findings: Sequence[Findings], *, jobs: int, modules: bool, as_jso
 
 def _neighbours(roots: Mapping[str, Path]) -> Iterator[Problem]:
     """Yield the other problems of the same directories, none of which may compute the same graph."""
-    from harness.formats.problems import inspect_problem, list_problems
-
     for root in dict.fromkeys(roots.values()):
         for key in list_problems(root):
             problem = inspect_problem(root / key, key=key).problem if key not in roots else None

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from harness.cli.display.output import echo, echo_json, emit, json_option
+from harness.workspace.directories import Workspace
 
 if TYPE_CHECKING:
     from harness.corpus.extraction import ExtractedProblem, ExtractionLog
@@ -74,8 +75,6 @@ def extract(
 
 
 def _workspace_problems() -> Path:
-    from harness.workspace.directories import Workspace
-
     return Workspace.find().problems
 
 

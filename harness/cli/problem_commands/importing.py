@@ -6,16 +6,17 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from harness.cli.display.output import echo, emit
 from harness.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from harness.formats.import_problems import ImportResult
-    from harness.workspace.directories import Workspace
+from harness.formats.import_problems import ImportResult
+from harness.formats.problems import load_problem
+from harness.formats.requirements import count_causes, target_memory_bytes, unmet_requirements
+from harness.sol.hardware import table
+from harness.workspace.directories import Workspace
 
 _MAX_LISTED = 40
 """A larger number of problems is counted by suite instead of listed."""
@@ -47,10 +48,6 @@ def import_rows(
         target: such as `cpu` or `h200`.
         data_root: directory of the tensors that workloads name; None without one.
     """
-    from harness.formats.problems import load_problem
-    from harness.formats.requirements import target_memory_bytes, unmet_requirements
-    from harness.sol.hardware import table
-
     figures = table().get(target)
     memory = target_memory_bytes(target, figures.memory_gb if figures else None)
     rows = []
@@ -82,8 +79,6 @@ def print_imported(rows: Sequence[Mapping[str, Any]], target: str) -> None:
         rows: the result of `import_rows`.
         target: such as `cpu` or `h200`.
     """
-    from harness.formats.requirements import count_causes
-
     unusable = [row for row in rows if not row["usable"]]
     if len(rows) <= _MAX_LISTED:
         columns = {

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from harness.cli.completion_values import complete_glob, complete_problem, complete_suite
 from harness.cli.display.output import echo, echo_json, emit, json_option
+from harness.cli.problem_commands.problem_text import as_data, as_text
 from harness.cli.problem_commands.reading_problems import count_of, inspected, one_problem, solution_targets
-
-if TYPE_CHECKING:
-    from harness.formats.problem_tags import ProblemTags
-    from harness.formats.problems import Findings
+from harness.formats.problem_tags import ProblemFilter, ProblemTags, tags_of
+from harness.formats.problems import Findings, inspect_problem, list_problems
+from harness.workspace.shipped_files import problems_root
 
 
 @click.command("list")
@@ -36,8 +36,6 @@ def list_(
     as_json: bool,
 ) -> None:
     """List the workspace's problems that match a GLOB and meet all conditions."""
-    from harness.formats.problem_tags import ProblemFilter
-
     conditions = ProblemFilter(family, direction, dtype, tags, suite)
     rows = [_row(findings, facts) for findings, facts in _with_tags(inspected(globs)) if conditions.admits(facts)]
     emit(
@@ -85,8 +83,6 @@ def suites(*, shipped: bool, as_json: bool) -> None:
 @json_option
 def show(problem: str, *, as_json: bool) -> None:
     """Show a problem: its origin, axes, inputs and outputs, and the shapes and bytes of each workload."""
-    from harness.cli.problem_commands.problem_text import as_data, as_text
-
     loaded = one_problem(problem)
     if as_json:
         echo_json(json.dumps(as_data(loaded), indent=2))
@@ -96,8 +92,6 @@ def show(problem: str, *, as_json: bool) -> None:
 
 def _with_tags(findings: Iterable[Findings]) -> list[tuple[Findings, ProblemTags]]:
     """Return findings with their tags; a problem with errors has only the family of its key."""
-    from harness.formats.problem_tags import ProblemTags, tags_of
-
     return [
         (item, tags_of(item.key, item.problem.definition))
         if item.problem
@@ -137,9 +131,6 @@ def _suite_rows(findings: Sequence[tuple[Findings, ProblemTags]]) -> list[dict[s
 
 
 def _shipped_suites() -> list[dict[str, Any]]:
-    from harness.formats.problems import inspect_problem, list_problems
-    from harness.workspace.shipped_files import problems_root
-
     root = problems_root()
     return _suite_rows(_with_tags(inspect_problem(root / key, key=key) for key in list_problems(root)))
 

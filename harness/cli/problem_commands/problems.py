@@ -5,18 +5,26 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from harness.cli.completion_values import complete_glob, complete_problem
+from harness.cli.devices import choose_devices
 from harness.cli.display.output import echo, echo_json, emit, json_option
 from harness.cli.problem_commands.extract import extract
+from harness.cli.problem_commands.importing import ask_for_trust, import_rows, print_imported
 from harness.cli.problem_commands.problem_lists import list_, show, suites
 from harness.cli.problem_commands.reading_problems import count_of, inspected, one_problem
-
-if TYPE_CHECKING:
-    from harness.workspace.directories import Workspace
+from harness.formats.export_problems import export_problem
+from harness.formats.import_problems import import_problems, problem_named
+from harness.formats.import_solutions import read_solution_json, solution_from_json
+from harness.formats.problems import list_problems, load_problem
+from harness.formats.solutions import check_all_solutions, check_solution, load_solution
+from harness.model.paths import SOLUTIONS, is_target
+from harness.sol.targets import hardware
+from harness.workspace.configuration import data_root_of, load_config
+from harness.workspace.directories import Workspace
 
 
 @click.group()
@@ -41,8 +49,6 @@ def check(globs: tuple[str, ...], *, deep: bool, jobs: int, modules: bool, as_js
     origin, and reports which wrong implementations (mutants) the judge's checks refuse. docs/how-to/deep-check.md
     explains each result.
     """
-    from harness.formats.solutions import check_all_solutions
-
     if deep:
         from harness.cli.problem_commands.deep_check import check_deep
 
@@ -81,9 +87,6 @@ def import_(
     them first. They do not run during the import. A solution.json needs no trust, because solutions run in a sandbox.
     A summary counts the problems that are usable on the target, and the reasons why others are not.
     """
-    from harness.cli.problem_commands.importing import ask_for_trust
-    from harness.workspace.directories import Workspace
-
     workspace = Workspace.find()
     if path.is_file():
         _import_solution(workspace, path, key=key, target=target, replace=replace, as_json=as_json)
@@ -108,8 +111,6 @@ def export_(globs: tuple[str, ...], *, output: Path, replace: bool) -> int:
 
     Solutions are not exported: `harness export` writes a champion as solution.json.
     """
-    from harness.formats.export_problems import export_problem
-
     findings = inspected(globs)
     for item in findings:
         if item.problem is not None:
@@ -131,8 +132,6 @@ def sol(problem: str, *, target: str, as_json: bool) -> None:
     The row of a workload without a bound has the reason.
     """
     from harness.sol.roofline import NoBoundError, bounds
-    from harness.sol.targets import hardware
-    from harness.workspace.directories import Workspace
 
     loaded = one_problem(problem)
     machine = hardware(target, cache_dir=Workspace.find().cache)
@@ -180,11 +179,6 @@ def _import_all(
     workspace: Workspace, path: Path, *, suite: str | None, target: str | None, replace: bool, as_json: bool
 ) -> int:
     """Import all problems below a directory, print a summary, and return the exit code."""
-    from harness.cli.devices import choose_devices
-    from harness.cli.problem_commands.importing import import_rows, print_imported
-    from harness.formats.import_problems import import_problems
-    from harness.workspace.configuration import data_root_of, load_config
-
     data_root = data_root_of(workspace)
     results = import_problems(path, workspace.problems, suite=suite, data_root=data_root, replace=replace)
     target = target or choose_devices(load_config(workspace)).target
@@ -199,13 +193,6 @@ def _import_all(
 def _import_solution(
     workspace: Workspace, path: Path, *, key: str | None, target: str | None, replace: bool, as_json: bool
 ) -> None:
-    from harness.formats.import_problems import problem_named
-    from harness.formats.import_solutions import read_solution_json, solution_from_json
-    from harness.formats.problems import list_problems, load_problem
-    from harness.formats.solutions import check_solution, load_solution
-    from harness.model.paths import SOLUTIONS
-    from harness.workspace.configuration import data_root_of
-
     document = read_solution_json(path)
     key = key or problem_named(document.definition, workspace.problems, list_problems(workspace.problems))
     problem = load_problem(workspace.problems / key, key=key, data_root=data_root_of(workspace))
@@ -225,8 +212,6 @@ def _import_solution(
 
 
 def _safe_target(target: str) -> str:
-    from harness.model.paths import is_target
-
     if is_target(target):
         return target
     raise click.UsageError(f"`{target}` is not a target; expected letters, digits, - and _ (set it with --target)")

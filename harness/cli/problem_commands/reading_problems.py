@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from harness.formats.problems import Findings
+from harness.errors import AnswerIsNo, ConfigurationError, FormatError
+from harness.formats.problems import DEFINITION_NAME, Findings, inspect_problem, list_problems
+from harness.model.paths import SOLUTIONS
+from harness.workspace.configuration import data_root_of
+from harness.workspace.directories import Workspace
 
 
 def inspected(globs: Sequence[str]) -> list[Findings]:
@@ -16,11 +19,6 @@ def inspected(globs: Sequence[str]) -> list[Findings]:
     Raises:
         AnswerIsNo: a glob matches no problem.
     """
-    from harness.errors import AnswerIsNo
-    from harness.formats.problems import DEFINITION_NAME, inspect_problem, list_problems
-    from harness.workspace.configuration import data_root_of
-    from harness.workspace.directories import Workspace
-
     findings: dict[str, Findings] = {}
     for word in globs or ("*",):
         directory = Path(word)
@@ -46,8 +44,6 @@ def one_problem(word: str) -> Any:  # noqa: ANN401 - a Problem; its module is im
         ConfigurationError: several problems match.
         FormatError: the problem has errors.
     """
-    from harness.errors import ConfigurationError, FormatError
-
     findings = inspected([word])
     if len(findings) > 1:
         names = ", ".join(item.key for item in findings[:5])
@@ -62,8 +58,6 @@ def one_problem(word: str) -> Any:  # noqa: ANN401 - a Problem; its module is im
 
 def solution_targets(directory: Path) -> list[str]:
     """Return the targets for which a problem directory has a solution."""
-    from harness.model.paths import SOLUTIONS
-
     solutions = directory / SOLUTIONS
     return sorted(path.name for path in solutions.iterdir() if path.is_dir()) if solutions.is_dir() else []
 
