@@ -18,7 +18,8 @@ from harness.cli.completion_values import complete_glob
 from harness.cli.devices import choose_devices
 from harness.cli.display.last_lines import next_line, pending_candidates, pending_line
 from harness.cli.display.output import echo, echo_json, json_option
-from harness.cli.display.standings import print_standings
+from harness.cli.display.standings import standing_lines
+from harness.cli.display.tables import screen_width
 from harness.cli.options import cluster_option
 from harness.cli.process_commands import log_to_file
 from harness.cli.spend_limit import ask_for_a_limit
@@ -262,10 +263,9 @@ def _finish(workspace: Workspace, config: Config, target: str, outcome: Outcome,
         echo_json(json.dumps(document, indent=2, default=str))
         return
     echo(f"ended: {outcome.reason}")
-    print_standings(table)
-    not_judged = [pending_line(pending)] if pending else []
-    notes = [*outdated_note(table), *weakness_notes(table)]
-    for line in [totals(table), *notes, *_unbeaten(table), *not_judged, *sentences, next_line(table)]:
+    notes = [totals(table), *outdated_note(table), *weakness_notes(table), *_unbeaten(table)]
+    notes += [pending_line(pending)] if pending else []
+    for line in [*standing_lines(table, screen_width()), *notes, *sentences, next_line(table)]:
         echo(line)
 
 
