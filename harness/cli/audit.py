@@ -14,6 +14,7 @@ import click
 from harness.cli.devices import choose_devices
 from harness.cli.display.output import echo, echo_json, emit, json_option
 from harness.cli.display.progress import progress_bar
+from harness.cli.options import COUNT
 from harness.errors import AnswerIsNo
 from harness.git.problem_digests import digest_at
 from harness.git.repo import Repo
@@ -37,7 +38,7 @@ _LONGEST_CELL = 60
 
 @click.command()
 @click.option("--since", metavar="WHEN", help="Check only entries since then: 2d, 12h, a date, or a commit.")
-@click.option("--rerun", type=click.IntRange(min=1), metavar="N", help="Also measure N entries again on a device.")
+@click.option("--rerun", type=COUNT, metavar="N", help="Also measure N entries again on a device.")
 @click.option("--top", is_flag=True, help="With --rerun: the N fastest entries instead of N random ones.")
 @click.option("--seed", type=int, help="With --rerun: seed of the random choice, to repeat it.")
 @click.option("--device", help="With --rerun: the device; by default harness.yaml's first.")

@@ -16,6 +16,7 @@ from harness.cli.baseline_make import make
 from harness.cli.devices import DeviceChoice, choose_devices
 from harness.cli.display.output import echo, echo_json, emit, json_option
 from harness.cli.display.results import print_with_weaknesses
+from harness.cli.options import COUNT, POSITIVE, sandbox_option
 from harness.cli.targets import candidate, find_problem
 from harness.errors import AnswerIsNo, ConfigurationError
 from harness.model.config import Config, SandboxKind
@@ -29,13 +30,6 @@ from harness.workspace.directories import Workspace, user_cache
 from harness.workspace.files import atomic_write
 
 _device = click.option("--device", metavar="DEVICE", help="cpu, cuda, cuda:1; the default is that of `harness start`.")
-sandbox_option = click.option(
-    "--sandbox",
-    type=click.Choice(["bubblewrap", "none"]),
-    default="bubblewrap",
-    show_default=True,
-    help="none: run the code without a sandbox; only for code that you trust.",
-)
 
 
 @click.command()
@@ -109,22 +103,13 @@ def _print(answer: JudgeAnswer, measured: JudgeAnswer | None) -> None:
     "--make", is_flag=True, help="Let one agent with a budget optimise the PyTorch code; its best becomes baseline/."
 )
 @click.option(
-    "--max-usd",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="X",
-    help="With --make: the agent's budget in USD; the default is 10.",
+    "--max-usd", type=POSITIVE, metavar="X", help="With --make: the agent's budget in USD; the default is 10."
 )
 @click.option(
-    "--max-minutes",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="M",
-    help="With --make: the agent's time in minutes; the default is 120.",
+    "--max-minutes", type=POSITIVE, metavar="M", help="With --make: the agent's time in minutes; the default is 120."
 )
 @click.option(
-    "--max-evaluations",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="With --make: the number of evaluations; the default is 30.",
+    "--max-evaluations", type=COUNT, metavar="N", help="With --make: the number of evaluations; the default is 30."
 )
 @_device
 @sandbox_option

@@ -11,6 +11,7 @@ import click
 from harness.cli.completion_values import complete_problem
 from harness.cli.display.output import echo, echo_json
 from harness.cli.merge_commands import opened, single_target
+from harness.cli.options import OUTPUT_FILE, run_option, target_option
 from harness.errors import AnswerIsNo, ConfigurationError
 from harness.formats.bounded import PROBLEM_BYTES, load_json
 from harness.formats.export_solutions import solution_document
@@ -25,11 +26,9 @@ from harness.workspace.files import atomic_write
 
 @click.command()
 @click.argument("problem", shell_complete=complete_problem)
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="File; the default is standard output."
-)
-@click.option("--run", metavar="NAME", help="The run; by default harness.yaml's.")
-@click.option("--target", metavar="NAME", help="The target; by default harness.yaml's, else the run's only one.")
+@click.option("-o", "--output", type=OUTPUT_FILE, help="File; the default is standard output.")
+@run_option
+@target_option
 @click.option("--merged", is_flag=True, help="Export the solution on the coordination branch instead of the champion.")
 def export(problem: str, *, output: Path | None, run: str | None, target: str | None, merged: bool) -> None:
     """Write a problem's champion as SOL-ExecBench's solution.json (pytorch, triton, cute_dsl and cuda_cpp)."""

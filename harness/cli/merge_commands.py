@@ -14,6 +14,7 @@ from harness.cli.display.output import echo, echo_json, emit, json_option
 from harness.cli.display.progress import progress_bar
 from harness.cli.display.results import print_judgement
 from harness.cli.display.tables import Column, screen_width, table_lines
+from harness.cli.options import run_option, target_option
 from harness.errors import AnswerIsNo, ConfigurationError
 from harness.git.repo import Repo
 from harness.ledger.champions import MeasuredCandidate
@@ -33,10 +34,6 @@ from harness.workspace.configuration import load_config
 from harness.workspace.directories import Workspace
 
 _WHAT_LENGTH = 80
-_target = click.option(
-    "--target", metavar="NAME", help="The target; by default harness.yaml's, else the run's only one."
-)
-_run = click.option("--run", metavar="NAME", help="The run; by default harness.yaml's.")
 _base = click.option(
     "--base", metavar="BRANCH", help="The branch to merge into; the default is the remote's main branch."
 )
@@ -44,8 +41,8 @@ _base = click.option(
 
 @click.command()
 @click.argument("problem_or_branch", metavar="PROBLEM|BRANCH", required=False, shell_complete=complete_branch)
-@_target
-@_run
+@target_option
+@run_option
 @_base
 @click.option("--no-diff", is_flag=True, help="Omit the diff of the sources.")
 @json_option
@@ -79,8 +76,8 @@ def review(
 
 @click.command()
 @click.argument("problem", shell_complete=complete_problem)
-@_target
-@_run
+@target_option
+@run_option
 @_base
 @click.option("--remote", metavar="NAME", help="The remote to push to; the default is origin, if it exists.")
 @click.option("--no-push", is_flag=True, help="Do not push the branch.")

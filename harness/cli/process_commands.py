@@ -15,7 +15,7 @@ import click
 
 from harness.cli.devices import with_all_gpus
 from harness.cli.display.output import echo, emit, json_option
-from harness.cli.options import cluster_option
+from harness.cli.options import COUNT, POSITIVE, agent_option, cluster_option, devices_option, metrics_option
 from harness.cli.simulate import simulate
 from harness.errors import AnswerIsNo, FormatError
 from harness.git.repo import Repo
@@ -31,8 +31,12 @@ if TYPE_CHECKING:
     from harness.planner.decision import Decision, PolicyInputs
 
 
-_METRICS = "Serve figures for Prometheus at http://127.0.0.1:PORT/metrics."
-_MAX_USD = "End sessions when the run has spent this amount in USD; the default is `agent.overall.usd`."
+_max_usd = click.option(
+    "--max-usd",
+    type=POSITIVE,
+    metavar="X",
+    help="End sessions when the run has spent this amount in USD; the default is `agent.overall.usd`.",
+)
 
 
 def stop_on_signals() -> threading.Event:
@@ -79,16 +83,13 @@ def log_to_file(workspace: Workspace, part: str) -> None:
 
 
 @click.command()
-@click.option("--device", "devices", multiple=True, metavar="DEVICE", help="cpu, cuda, cuda:0,1; one judge for each.")
+@devices_option
 @cluster_option
 @click.option("--run", "run_name", metavar="NAME", help="The run whose branches are judged.")
 @click.option(
-    "--max-evaluations",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Judge at most N candidates; confirmations do not count.",
+    "--max-evaluations", type=COUNT, metavar="N", help="Judge at most N candidates; confirmations do not count."
 )
-@click.option("--metrics", type=click.IntRange(1, 65535), metavar="PORT", help=_METRICS)
+@metrics_option
 @click.option("--once", is_flag=True, help="End when no candidate is left to judge.")
 def daemon(
     devices: tuple[str, ...],
@@ -137,7 +138,7 @@ def daemon(
 @click.option("--target", metavar="NAME", help="The target of the standings; by default harness.yaml's, else cpu.")
 @click.option("--problem", "problems", multiple=True, metavar="GLOB", help="Problems to plan; may be given often.")
 @click.option("--worker", "workers", multiple=True, metavar="NAME", help="Workers to assign; by default w01, w02 ...")
-@click.option("--max-usd", type=click.FloatRange(min=0, min_open=True), metavar="X", help=_MAX_USD)
+@_max_usd
 @json_option
 @click.pass_context
 def planner(
@@ -245,10 +246,10 @@ def _replay(workspace: Workspace, config: Config, policies: tuple[str, ...], *, 
 
 @click.command()
 @click.argument("name")
-@click.option("--agent", type=click.Choice(["claude", "command", "tuner"]), help="The kind of agent.")
+@agent_option
 @click.option("--run", "run_name", metavar="NAME", help="The run to work for.")
 @click.option("--target", metavar="NAME", help="The target; by default harness.yaml's, else cpu.")
-@click.option("--max-usd", type=click.FloatRange(min=0, min_open=True), metavar="X", help=_MAX_USD)
+@_max_usd
 def worker(name: str, agent: str | None, run_name: str | None, target: str | None, max_usd: float | None) -> None:
     """Run the worker NAME alone: work on the problem that its row in COORDINATION.md assigns."""
     from harness.agents.worker import run_worker

@@ -13,10 +13,10 @@ from harness.cli.evaluate import (
     clear_progress,
     first_device,
     judge_request,
-    sandbox_option,
     show_progress,
     workspace_near,
 )
+from harness.cli.options import sandbox_option
 from harness.cli.targets import candidate
 from harness.errors import AnswerIsNo, HarnessError
 from harness.model.config import SandboxKind

@@ -8,6 +8,7 @@ import click
 
 from harness.cli.display.output import echo
 from harness.cli.merge_commands import opened, single_target
+from harness.cli.options import OUTPUT_FILE, run_option, target_option
 from harness.errors import ConfigurationError
 from harness.formats.problems import list_problems
 from harness.ledger.standings import known_problems
@@ -19,9 +20,9 @@ from harness.workspace.files import atomic_write
 
 
 @click.command()
-@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), default=Path("report.html"))
-@click.option("--run", metavar="NAME", help="The run; by default harness.yaml's.")
-@click.option("--target", metavar="NAME", help="The target; by default harness.yaml's, else the run's only one.")
+@click.option("-o", "--output", type=OUTPUT_FILE, default=Path("report.html"))
+@run_option
+@target_option
 @click.option("--commit-url", metavar="URL", help="URL of a commit's page, with {} for the id.")
 def report(output: Path, *, run: str | None, target: str | None, commit_url: str | None) -> None:
     """Write an HTML file about a run: headline, trajectories, table, steps, spend. The file works offline."""

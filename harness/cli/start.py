@@ -20,7 +20,7 @@ from harness.cli.display.last_lines import next_line, pending_candidates, pendin
 from harness.cli.display.output import echo, echo_json, json_option
 from harness.cli.display.standings import standing_lines
 from harness.cli.display.tables import screen_width
-from harness.cli.options import cluster_option
+from harness.cli.options import COUNT, POSITIVE, agent_option, cluster_option, devices_option, metrics_option
 from harness.cli.process_commands import log_to_file
 from harness.cli.spend_limit import ask_for_a_limit
 from harness.errors import EXIT_INTERRUPTED
@@ -37,9 +37,9 @@ from harness.workspace.run_result import recorded_result
 
 
 @click.command()
-@click.option("--workers", type=click.IntRange(min=1), metavar="N", help="Number of workers.")
-@click.option("--agent", type=click.Choice(["claude", "command", "tuner"]), help="The kind of agent.")
-@click.option("--device", "devices", multiple=True, metavar="DEVICE", help="cpu, cuda, cuda:0,1; one judge for each.")
+@click.option("--workers", type=COUNT, metavar="N", help="Number of workers.")
+@agent_option
+@devices_option
 @cluster_option
 @click.option("--run", "run_name", metavar="NAME", help="Name of the run, part of its branches and entries.")
 @click.option(
@@ -50,25 +50,15 @@ from harness.workspace.run_result import recorded_result
     shell_complete=complete_glob,
     help="Problems to work on; may be given often.",
 )
-@click.option(
-    "--max-evaluations",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="End after N evaluations; confirmations do not count.",
-)
-@click.option("--max-minutes", type=click.FloatRange(min=0, min_open=True), metavar="M", help="End after M minutes.")
+@click.option("--max-evaluations", type=COUNT, metavar="N", help="End after N evaluations; confirmations do not count.")
+@click.option("--max-minutes", type=POSITIVE, metavar="M", help="End after M minutes.")
 @click.option(
     "--max-usd",
-    type=click.FloatRange(min=0, min_open=True),
+    type=POSITIVE,
     metavar="X",
     help="Limit in USD; the run ends when the remainder is too small for another request.",
 )
-@click.option(
-    "--metrics",
-    type=click.IntRange(1, 65535),
-    metavar="PORT",
-    help="Serve figures for Prometheus at http://127.0.0.1:PORT/metrics.",
-)
+@metrics_option
 @click.option("--detach", is_flag=True, help="Run in the background; return when the run has started.")
 @json_option
 def start(

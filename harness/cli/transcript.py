@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from harness.cli.display.output import echo, echo_json, emit, json_option
+from harness.cli.options import run_option
 from harness.errors import AnswerIsNo
 from harness.git.repo import Repo
 from harness.ledger.accounts import Account, all_accounts, total
@@ -28,7 +29,7 @@ _INDENT = " " * 20
 @click.argument("worker")
 @click.option("--session", metavar="ID", help="The session, by the beginning of its id; the default is the last one.")
 @click.option("--list", "list_sessions", is_flag=True, help="List the worker's sessions.")
-@click.option("--run", metavar="NAME", help="The run; by default harness.yaml's.")
+@run_option
 @click.option("--full", is_flag=True, help="Print long texts in full.")
 @json_option
 def transcript(

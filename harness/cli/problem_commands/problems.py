@@ -12,6 +12,7 @@ import click
 from harness.cli.completion_values import complete_glob, complete_problem
 from harness.cli.devices import choose_devices
 from harness.cli.display.output import echo, echo_json, emit, json_option
+from harness.cli.options import COUNT
 from harness.cli.problem_commands.extract import extract
 from harness.cli.problem_commands.importing import ask_for_trust, import_rows, print_imported
 from harness.cli.problem_commands.problem_lists import list_, show, suites
@@ -39,7 +40,7 @@ for command in (list_, suites, show, extract):
 @problems.command()
 @click.argument("globs", nargs=-1, metavar="[GLOB|DIRECTORY]...", shell_complete=complete_glob)
 @click.option("--deep", is_flag=True, help="Run each reference and mutants of it on the CPU, at small sizes.")
-@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Processes of --deep.")
+@click.option("--jobs", type=COUNT, default=1, show_default=True, help="Processes of --deep.")
 @click.option("--modules/--no-modules", default=True, help="With --deep: build the models of the problems' origin.")
 @json_option
 def check(globs: tuple[str, ...], *, deep: bool, jobs: int, modules: bool, as_json: bool) -> int:
