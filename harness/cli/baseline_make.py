@@ -54,7 +54,7 @@ def make(
         },
     )
     check_claude(config)
-    stop = stop_on_signals()
+    stop, _ = stop_on_signals()
     log_to_file(workspace, "baseline")
 
     def on_event(event: Event) -> None:

@@ -39,12 +39,17 @@ _max_usd = click.option(
 )
 
 
-def stop_on_signals() -> threading.Event:
-    """Return an event that SIGTERM and Ctrl-C set instead of ending the process, so that it ends cleanly."""
-    stop = threading.Event()
+def stop_on_signals() -> tuple[threading.Event, list[int]]:
+    """Return an event that SIGTERM and Ctrl-C set instead of ending the process, and the signals received so far."""
+    stop, received = threading.Event(), list[int]()
+
+    def handle(number: int, _: object) -> None:
+        received.append(number)
+        stop.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-    return stop
+        signal.signal(number, handle)
+    return stop, received
 
 
 class _PrintableFormatter(logging.Formatter):
@@ -107,7 +112,7 @@ def daemon(
 
     invocation = current_invocation()
     end_with_parent()
-    stop = stop_on_signals()
+    stop, _ = stop_on_signals()
     workspace = Workspace.find()
     overrides: dict[str, object] = {"run": run_name} if run_name else {}
     config = load_config(workspace, overrides)
@@ -169,7 +174,7 @@ def planner(
     if replay:
         _replay(workspace, config, policies, as_json=as_json)
         return
-    stop = stop_on_signals()
+    stop, _ = stop_on_signals()
     log_to_file(workspace, "planner")
     names = workers or worker_names(config.workers)
     adviser = model_adviser(workspace, config, stop) if config.planner.kind == "claude" else None
@@ -255,7 +260,7 @@ def worker(name: str, agent: str | None, run_name: str | None, target: str | Non
     from harness.agents.worker import run_worker
 
     end_with_parent()
-    stop = stop_on_signals()
+    stop, _ = stop_on_signals()
     workspace = Workspace.find()
     overrides = {"run": run_name, "agent.kind": agent, "target": target, "agent.overall.usd": max_usd}
     config = load_config(workspace, overrides)

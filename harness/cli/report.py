@@ -44,10 +44,7 @@ def report(output: Path, *, run: str | None, target: str | None, commit_url: str
             target=target or single_target(config, index, run),
             commit_url=commit_url,
         )
-    try:
-        atomic_write(output.absolute(), render(data))
-    except OSError as error:
-        raise ConfigurationError(f"cannot be written: {error.strerror}", where=str(output)) from error
+    atomic_write(output.absolute(), render(data))
     count = len(data["problems"])
     shown = f"{count} problem{'' if count == 1 else 's'}"
     echo(f"{output}: {output.stat().st_size / 1e6:.1f} MB, {shown}; open it in a browser")

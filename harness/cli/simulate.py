@@ -123,8 +123,5 @@ def _write(output: Path, compared: list[PolicyOutcome], settings: SimulationSett
         "published": asdict(PUBLISHED),
         "worlds": shown,
     }
-    try:
-        atomic_write(output.absolute(), render_simulation(data))
-    except OSError as error:
-        raise ConfigurationError(f"cannot be written: {error.strerror}", where=str(output)) from error
+    atomic_write(output.absolute(), render_simulation(data))
     echo(f"{output}: open it in a browser", err=True)

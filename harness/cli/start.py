@@ -6,8 +6,7 @@ import json
 import logging
 import signal
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,24 +15,28 @@ import click
 from harness.cli.attach import start_detached
 from harness.cli.completion_values import complete_glob
 from harness.cli.devices import choose_devices
-from harness.cli.display.last_lines import next_line, pending_candidates, pending_line
 from harness.cli.display.output import echo, echo_json, json_option
 from harness.cli.display.standings import standing_lines
 from harness.cli.display.tables import screen_width
 from harness.cli.options import COUNT, POSITIVE, agent_option, cluster_option, devices_option, metrics_option
-from harness.cli.process_commands import log_to_file
-from harness.cli.spend_limit import ask_for_a_limit
-from harness.errors import EXIT_INTERRUPTED
+from harness.cli.process_commands import log_to_file, stop_on_signals
+from harness.errors import EXIT_INTERRUPTED, ConfigurationError
 from harness.git.repo import Repo
+from harness.ledger.candidates import CommittedCandidate, committed_candidates
 from harness.ledger.index import Index
 from harness.ledger.standings import Standing, standings
 from harness.ledger.standings_table import for_scripts, outdated_note, totals, weakness_notes
-from harness.model.config import Config
+from harness.model.config import Budget, Config
+from harness.model.paths import run_branches
 from harness.model.printable import printable
 from harness.run_end import Limits, Outcome, Snapshot
 from harness.workspace.configuration import load_config
 from harness.workspace.directories import Workspace
 from harness.workspace.run_result import recorded_result
+
+_PAID = {"claude", "command"}
+_FIX = "harness start --max-usd 5, or agent: {overall: {usd: 100}} in harness.yaml"
+_NAMED = 5
 
 
 @click.command()
@@ -104,7 +107,7 @@ def start(
     config = load_config(workspace, {**overrides, **decided})
     log_to_file(workspace, "start")
     logging.getLogger("harness").info("start: %s", chosen.reason)
-    stop, signal_names = _stop_on_signals()
+    stop, received = stop_on_signals()
     budget = config.agent.overall
     limits = Limits(max_evaluations or budget.evaluations, max_minutes or budget.minutes, max_usd)
     ask_for_a_limit(config, limits)
@@ -123,21 +126,34 @@ def start(
         _finish(workspace, config, chosen.target, outcome, as_json=as_json)
         if outcome.failure is not None:
             raise outcome.failure
-        interrupted = outcome.interrupted and "SIGINT" in signal_names[-1:]
+        interrupted = outcome.interrupted and signal.SIGINT in received[-1:]
         return record(outcome.reason, EXIT_INTERRUPTED if interrupted else 0)
 
 
-def _stop_on_signals() -> tuple[threading.Event, list[str]]:
-    """Return an event that SIGTERM and Ctrl-C set, and the list of the received signals' names."""
-    stop, signal_names = threading.Event(), list[str]()
+def ask_for_a_limit(config: Config, limits: Limits) -> None:
+    """Ask for confirmation, or warn, if paid agents have no limit of the run or its workers.
 
-    def handle(number: int, _: object) -> None:
-        signal_names.append(signal.Signals(number).name)
-        stop.set()
+    Args:
+        config: sets the kinds of agents and their budgets.
+        limits: limits of the command line.
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, handle)
-    return stop, signal_names
+    Raises:
+        ConfigurationError: the user declined to start without a limit.
+    """
+    paid = config.agent.kind in _PAID or config.planner.kind == "claude"
+    of_command_line = (limits.max_evaluations, limits.max_minutes, limits.max_usd)
+    if not paid or any(of_command_line) or _limits(config.agent.overall) or _limits(config.agent.per_worker):
+        return
+    agents = f"agents of kind {config.agent.kind}" if config.agent.kind in _PAID else "a planner of kind claude"
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        echo(f"harness: warning: {agents} run without a limit on what they spend. Set one: {_FIX}", err=True)
+        return
+    if not click.confirm(f"No limit is set on what {agents} spend. Start without one?", err=True):
+        raise ConfigurationError("not started: no limit is set", where="--max-usd", remedy=_FIX)
+
+
+def _limits(budget: Budget) -> bool:
+    return any(value is not None for value in budget.model_dump().values())
 
 
 @contextmanager
@@ -238,13 +254,12 @@ def _finish(workspace: Workspace, config: Config, target: str, outcome: Outcome,
         index.refresh(repo)
         table = standings(index, run_problems(workspace, config), target, config.run)
         sentences = repo.checkout_state(config.coordination_branch)
-        pending = pending_candidates(repo, index, config, target)
+        pending = _pending_candidates(repo, index, config, target)
     if as_json:
-        failure = str(outcome.failure) if outcome.failure is not None else None
         keys = ("problem", "worker", "commit", "tree")
         document = {
             "ended": outcome.reason,
-            "failure": failure,
+            "failure": str(outcome.failure) if outcome.failure is not None else None,
             "target": target,
             "problems": [for_scripts(standing) for standing in table],
             "pending": [{key: getattr(candidate, key) for key in keys} for candidate in pending],
@@ -254,8 +269,8 @@ def _finish(workspace: Workspace, config: Config, target: str, outcome: Outcome,
         return
     echo(f"ended: {outcome.reason}")
     notes = [totals(table), *outdated_note(table), *weakness_notes(table), *_unbeaten(table)]
-    notes += [pending_line(pending)] if pending else []
-    for line in [*standing_lines(table, screen_width()), *notes, *sentences, next_line(table)]:
+    notes += [_pending_line(pending)] if pending else []
+    for line in [*standing_lines(table, screen_width()), *notes, *sentences, _next_line(table)]:
         echo(line)
 
 
@@ -275,3 +290,38 @@ def _unbeaten(table: tuple[Standing, ...]) -> list[str]:
             reason = "no candidate is faster than the baseline beyond the noise"
         lines.append(f"not beaten: {standing.problem}: {reason}")
     return lines
+
+
+def _pending_candidates(repo: Repo, index: Index, config: Config, target: str) -> list[CommittedCandidate]:
+    """Return the run's submissions without an evaluation in the ledger, oldest first.
+
+    The daemon finds them on their branches and judges them when `harness start` runs again.
+    """
+    base = repo.tip(config.coordination_branch)
+    judged = {(row.problem, row.tree) for row in index.rows(target=target, kind="evaluation")}
+    candidates = [
+        candidate
+        for branch, tip in repo.branches(run_branches(config.run)).items()
+        for candidate in committed_candidates(repo, branch, tip, base, target)
+        if (candidate.problem, candidate.tree) not in judged
+    ]
+    return sorted(candidates, key=lambda candidate: candidate.at)
+
+
+def _pending_line(pending: Sequence[CommittedCandidate]) -> str:
+    """Return the line that names submissions without a verdict."""
+    shown = [f"{candidate.problem} by {candidate.worker} ({candidate.commit[:12]})" for candidate in pending[:_NAMED]]
+    omitted = f" and {len(pending) - _NAMED} more" if len(pending) > _NAMED else ""
+    plural = "submission is" if len(pending) == 1 else "submissions are"
+    return f"pending: {len(pending)} {plural} not judged yet: {', '.join(shown)}{omitted}; `harness start` judges them"
+
+
+def _next_line(table: Sequence[Standing]) -> str:
+    """Return the line that names the next commands for a person after a run with these standings."""
+    champions = sum(standing.champion is not None for standing in table)
+    if champions:
+        noun = "the champion" if champions == 1 else f"the {champions} champions"
+        return f"next: `harness review` shows {noun}; `harness report` writes a page about the run"
+    if any(standing.evaluations for standing in table):
+        return "next: `harness log` shows every verdict; `harness report` writes a page; `harness start` continues"
+    return "next: `harness start` continues; `harness doctor` checks its requirements"
