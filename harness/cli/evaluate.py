@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import click
 from pydantic import TypeAdapter, ValidationError
 
-from harness.cli.baseline_make import make
 from harness.cli.devices import DeviceChoice, choose_devices
 from harness.cli.display.output import echo, echo_json, emit, json_option
 from harness.cli.display.results import print_with_weaknesses
 from harness.cli.options import COUNT, POSITIVE, sandbox_option
+from harness.cli.process_commands import log_to_file, stop_on_signals
 from harness.cli.targets import candidate, find_problem
 from harness.errors import AnswerIsNo, ConfigurationError
 from harness.model.config import Config, SandboxKind
@@ -29,7 +29,16 @@ from harness.workspace.configuration import load_config
 from harness.workspace.directories import Workspace, user_cache
 from harness.workspace.files import atomic_write
 
+_USD, _MINUTES, _EVALUATIONS = 10.0, 120.0, 30
 _device = click.option("--device", metavar="DEVICE", help="cpu, cuda, cuda:1; the default is that of `harness start`.")
+
+
+def _checked_variant(_context: click.Context, _parameter: click.Parameter, against: str) -> str:
+    try:
+        return against if against == "fastest" else TypeAdapter[str](Variant).validate_python(against)
+    except ValidationError:
+        message = f"`{against}` is no baseline; `harness baseline PROBLEM` lists those that are measured"
+        raise click.BadParameter(message) from None
 
 
 @click.command()
@@ -50,7 +59,7 @@ _device = click.option("--device", metavar="DEVICE", help="cpu, cuda, cuda:1; th
     metavar="VARIANT",
     default="fastest",
     show_default=True,
-    callback=lambda _context, _parameter, value: _checked_variant(value),
+    callback=_checked_variant,
     help="The baseline to compare with: `eager`, `compile`, `baseline`, one of `judge.more_baselines`, or "
     "`library_NAME`. `fastest` measures all baselines first, once.",
 )
@@ -71,30 +80,22 @@ def evaluate(
 ) -> None:
     """Judge a solution: a solution directory, a problem directory with --solution, or a commit with --problem."""
     workspace = workspace_near(Path(path_or_commit))
-    cache = cache_of(workspace)
     config, chosen = chosen_device(workspace, device)
     named = candidate(path_or_commit, problem_name, solution_json, target=chosen.target, workspace=workspace)
-    with named as (problem, solution_dir):
-        with judge_process(first_device(chosen), cache, sandbox) as judge:
-            measured = _baselines(judge, problem, cache, config) if against == "fastest" else None
-            if measured is not None:
-                variants = _fastest(measured)
-            else:
-                uuids = (workload.uuid for workload in problem.workloads)
-                variants = {"baseline": dict.fromkeys(uuids, against)}
-            settings = {"half_width": half_width or config.judge.half_width(chosen.target), "max_judge_s": max_seconds}
-            answer = judge.ask(judge_request(problem, solution_dir, **variants, **settings), show_progress)
-        clear_progress()
-        if as_json:
-            echo_json(answer.model_dump_json(indent=2))
+    with named as (problem, solution_dir), started_judge(chosen, workspace, sandbox) as judge:
+        measured = _baselines(judge, problem, workspace, config) if against == "fastest" else None
+        if measured is not None:
+            variants = _fastest(measured)
         else:
-            _print(answer, measured)
+            variants = {"baseline": dict.fromkeys((workload.uuid for workload in problem.workloads), against)}
+        settings = {"half_width": half_width or config.judge.half_width(chosen.target), "max_judge_s": max_seconds}
+        answer = judge.ask(judge_request(problem, solution_dir, **variants, **settings), show_progress)
+    if as_json:
+        echo_json(answer.model_dump_json(indent=2))
+    else:
+        print_with_weaknesses(answer, weaknesses(facts_of(answer), facts_of(measured) if measured else None))
     if answer.verdict != "PASSED":
         raise AnswerIsNo(f"{answer.verdict}: {answer.reason}")
-
-
-def _print(answer: JudgeAnswer, measured: JudgeAnswer | None) -> None:
-    print_with_weaknesses(answer, weaknesses(facts_of(answer), facts_of(measured) if measured else None))
 
 
 @click.command()
@@ -131,13 +132,16 @@ def baseline(
     workspace = workspace_near(Path(problem))
     measured_problem = find_problem(problem, workspace)
     config, chosen = chosen_device(workspace, device)
-    with judge_process(first_device(chosen), cache_of(workspace), sandbox) as judge:
+    with started_judge(chosen, workspace, sandbox) as judge:
         if make:
-            limits = {"usd": max_usd, "minutes": max_minutes, "evaluations": max_evaluations}
+            limits = {
+                "agent.per_session.usd": max_usd or _USD,
+                "agent.per_session.minutes": max_minutes or _MINUTES,
+                "agent.per_session.evaluations": max_evaluations or _EVALUATIONS,
+            }
             _make(judge, measured_problem, workspace, config, limits)
             measured_problem = find_problem(problem, workspace)
-        measured = _baselines(judge, measured_problem, cache_of(workspace), config, use_cache=False)
-    clear_progress()
+        measured = _baselines(judge, measured_problem, workspace, config, use_cache=False)
     fastest = _fastest(measured)
     tables = {"baseline": measured.baselines, "sealed_baseline": measured.sealed_baselines}
     rows: list[dict[str, Any]] = [{"uuid": work.uuid, "axes": work.axes} for work in measured_problem.workloads]
@@ -156,16 +160,36 @@ def baseline(
 
 
 def _make(
-    judge: JudgeProcess, problem: Problem, workspace: Workspace | None, config: Config, limits: Mapping[str, Any]
+    judge: JudgeProcess, problem: Problem, workspace: Workspace | None, config: Config, limits: Mapping[str, float]
 ) -> None:
+    """Let an agent with a budget optimise the PyTorch code, and install its best solution as `baseline/`."""
+    from harness.agents.baseline import install_baseline, make_baseline
+    from harness.agents.kinds import check_claude
+    from harness.agents.session import Event, Text, ToolUse
+
     if workspace is None:
         raise ConfigurationError("--make needs a workspace", remedy="harness init DIR")
-    fastest = _fastest(_baselines(judge, problem, cache_of(workspace), config))
+    fastest = _fastest(_baselines(judge, problem, workspace, config))
+    config = load_config(workspace, {"agent.kind": "claude", **limits})
+    check_claude(config)
+    stop, _ = stop_on_signals()
+    log_to_file(workspace, "baseline")
 
     def ask(solution: Path) -> JudgeAnswer:
         return judge.ask(judge_request(problem, solution, **fastest), show_progress)
 
-    make(workspace, problem, ask, target=judge.ready.target, **limits)
+    def on_event(event: Event) -> None:
+        if isinstance(event, Text):
+            echo(f"  {event.text}")
+        elif isinstance(event, ToolUse):
+            echo(f"  {event.name} {event.summary}")
+
+    result = make_baseline(workspace, config, problem, ask, target=judge.ready.target, stop=stop, on_event=on_event)
+    echo(f"ended: {result.end.reason} {result.end.text}; {result.submissions} submissions, {result.usd:.2f} USD")
+    if result.best is None:
+        raise AnswerIsNo("no submission passed: baseline/ is unchanged", where=problem.key)
+    directory = install_baseline(problem, result)
+    echo(f"{directory}: {result.speedup:.3f} times as fast as the fastest baseline before; review it and commit it")
 
 
 def chosen_device(workspace: Workspace | None, device: str | None) -> tuple[Config, DeviceChoice]:
@@ -185,9 +209,19 @@ def chosen_device(workspace: Workspace | None, device: str | None) -> tuple[Conf
     return config, chosen
 
 
-def first_device(chosen: DeviceChoice) -> str:
-    """Return the first of the chosen devices."""
-    return expand_devices(chosen.devices)[0]
+@contextmanager
+def started_judge(chosen: DeviceChoice, workspace: Workspace | None, sandbox: SandboxKind) -> Iterator[JudgeProcess]:
+    """Yield a judge on the first of the chosen devices; after the block, clear the line of `show_progress`.
+
+    Args:
+        chosen: the devices.
+        workspace: has the judge's cache; None for the user's cache.
+        sandbox: the sandbox in which the judge runs candidates.
+    """
+    with judge_process(expand_devices(chosen.devices)[0], _cache_of(workspace), sandbox) as judge:
+        yield judge
+    if sys.stderr.isatty():
+        sys.stderr.write("\r\033[K")
 
 
 def _columns(key: str, table: Baselines) -> dict[str, Any]:
@@ -201,39 +235,27 @@ def _columns(key: str, table: Baselines) -> dict[str, Any]:
     return {**{f"{clock}{name} us": time(name) for name in names}, f"{clock}baseline": lambda row: row[key] or "-"}
 
 
-def _checked_variant(against: str) -> str:
-    try:
-        return against if against == "fastest" else TypeAdapter[str](Variant).validate_python(against)
-    except ValidationError:
-        message = f"`{against}` is no baseline; `harness baseline PROBLEM` lists those that are measured"
-        raise click.BadParameter(message) from None
-
-
 def workspace_near(near: Path) -> Workspace | None:
     """Return the workspace that contains a path or the current directory; None without one."""
-    for start in (near if near.exists() else None, Path.cwd()):
-        if start is not None:
-            try:
-                return Workspace.find(start)
-            except ConfigurationError:
-                continue
+    for start in filter(Path.exists, (near, Path.cwd())):
+        with suppress(ConfigurationError):
+            return Workspace.find(start)
     return None
 
 
-def cache_of(workspace: Workspace | None) -> Path:
-    """Return the cache of a workspace; the user's cache without a workspace."""
+def _cache_of(workspace: Workspace | None) -> Path:
     return user_cache() if workspace is None else workspace.cache
 
 
 def _baselines(
-    judge: JudgeProcess, problem: Problem, cache: Path, config: Config, *, use_cache: bool = True
+    judge: JudgeProcess, problem: Problem, workspace: Workspace | None, config: Config, *, use_cache: bool = True
 ) -> JudgeAnswer:
     """Return an answer with the times of all variants, cached by problem, judge version and device."""
     more_variants = config.judge.more_baselines
     key = " ".join((problem.digest, judge.ready.environment.judge, judge.ready.device.id, *more_variants))
-    file = cache / "baselines" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
+    file = _cache_of(workspace) / "baselines" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
     if use_cache and file.is_file():
-        with contextlib.suppress(ValidationError):  # an older version stored fewer fields
+        with suppress(ValidationError):  # an older version stored fewer fields
             return JudgeAnswer.model_validate_json(file.read_text())
     answer = judge.ask(judge_request(problem, more_variants=more_variants), show_progress)
     if answer.verdict != "PASSED":
@@ -275,9 +297,3 @@ def show_progress(progress: JudgeProgress) -> None:
     if sys.stderr.isatty():
         sys.stderr.write(f"\r\033[K{progress.stage} {progress.done}/{progress.of}")
         sys.stderr.flush()
-
-
-def clear_progress() -> None:
-    """Clear the line that `show_progress` wrote."""
-    if sys.stderr.isatty():
-        sys.stderr.write("\r\033[K")

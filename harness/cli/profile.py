@@ -7,15 +7,7 @@ from pathlib import Path
 import click
 
 from harness.cli.display.output import echo, echo_json, json_option
-from harness.cli.evaluate import (
-    cache_of,
-    chosen_device,
-    clear_progress,
-    first_device,
-    judge_request,
-    show_progress,
-    workspace_near,
-)
+from harness.cli.evaluate import chosen_device, judge_request, show_progress, started_judge, workspace_near
 from harness.cli.options import sandbox_option
 from harness.cli.targets import candidate
 from harness.errors import AnswerIsNo, HarnessError
@@ -24,7 +16,7 @@ from harness.model.counter_text import report_lines
 from harness.model.counters import CounterReport
 from harness.model.problem import Problem
 from harness.sol.hardware import CPU
-from harness.workspace.blocking_judge import JudgeProcess, judge_process
+from harness.workspace.blocking_judge import JudgeProcess
 
 _QUICK_HALF_WIDTH = 0.1
 """Half-width for the evaluation before a profile: only its verdict matters, not its speed-up."""
@@ -61,10 +53,9 @@ def profile(
         raise AnswerIsNo("no counters: no hardware counters are read on the target cpu")
     with (
         candidate(path_or_commit, problem_name, None, target=chosen.target, workspace=workspace) as named,
-        judge_process(first_device(chosen), cache_of(workspace), sandbox) as judge,
+        started_judge(chosen, workspace, sandbox) as judge,
     ):
         report = _report(judge, *named, workload)
-    clear_progress()
     if as_json:
         echo_json(report.model_dump_json(indent=2))
     else:
