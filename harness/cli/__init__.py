@@ -20,7 +20,7 @@ _COMMANDS = {
     "worker": ("harness.cli.process_commands", "Run one worker alone."),
     "submit": ("harness.cli.submit", "Commit the solution of the current worktree and wait for its evaluation."),
     "evaluate": ("harness.cli.evaluate", "Judge a solution now, without the ledger."),
-    "profile": ("harness.cli.profile", "Read the hardware counters of a solution that passed."),
+    "profile": ("harness.cli.evaluate", "Read the hardware counters of a solution that passed."),
     "problems": (
         "harness.cli.problem_commands.problems",
         "List, show, check and import problems, and compute their bounds.",

@@ -1,4 +1,4 @@
-"""`harness evaluate` and `harness baseline`: measurements in the foreground, without the ledger."""
+"""`harness evaluate`, `baseline` and `profile`: measurements in the foreground, without the ledger."""
 
 from __future__ import annotations
 
@@ -18,18 +18,23 @@ from harness.cli.display.results import print_with_weaknesses
 from harness.cli.options import COUNT, POSITIVE, sandbox_option
 from harness.cli.process_commands import log_to_file, stop_on_signals
 from harness.cli.targets import candidate, find_problem
-from harness.errors import AnswerIsNo, ConfigurationError
+from harness.errors import AnswerIsNo, ConfigurationError, HarnessError
 from harness.model.config import Config, SandboxKind
+from harness.model.counter_text import report_lines
+from harness.model.counters import CounterReport
 from harness.model.devices import expand_devices, parse_device
 from harness.model.judging import Baselines, JudgeAnswer, JudgeProgress, JudgeRequest, Variant
 from harness.model.problem import Problem
 from harness.model.weaknesses import facts_of, weaknesses
+from harness.sol.hardware import CPU
 from harness.workspace.blocking_judge import JudgeProcess, judge_process
 from harness.workspace.configuration import load_config
 from harness.workspace.directories import Workspace, user_cache
 from harness.workspace.files import atomic_write
 
 _USD, _MINUTES, _EVALUATIONS = 10.0, 120.0, 30
+_QUICK_HALF_WIDTH = 0.1
+"""Half-width for the evaluation before a profile: only its verdict matters, not its speed-up."""
 _device = click.option("--device", metavar="DEVICE", help="cpu, cuda, cuda:1; the default is that of `harness start`.")
 
 
@@ -79,17 +84,17 @@ def evaluate(
     as_json: bool,
 ) -> None:
     """Judge a solution: a solution directory, a problem directory with --solution, or a commit with --problem."""
-    workspace = workspace_near(Path(path_or_commit))
-    config, chosen = chosen_device(workspace, device)
+    workspace = _workspace_near(Path(path_or_commit))
+    config, chosen = _chosen_device(workspace, device)
     named = candidate(path_or_commit, problem_name, solution_json, target=chosen.target, workspace=workspace)
-    with named as (problem, solution_dir), started_judge(chosen, workspace, sandbox) as judge:
+    with named as (problem, solution_dir), _started_judge(chosen, workspace, sandbox) as judge:
         measured = _baselines(judge, problem, workspace, config) if against == "fastest" else None
         if measured is not None:
             variants = _fastest(measured)
         else:
             variants = {"baseline": dict.fromkeys((workload.uuid for workload in problem.workloads), against)}
         settings = {"half_width": half_width or config.judge.half_width(chosen.target), "max_judge_s": max_seconds}
-        answer = judge.ask(judge_request(problem, solution_dir, **variants, **settings), show_progress)
+        answer = judge.ask(_judge_request(problem, solution_dir, **variants, **settings), _show_progress)
     if as_json:
         echo_json(answer.model_dump_json(indent=2))
     else:
@@ -129,10 +134,10 @@ def baseline(
     """Measure a problem's baselines: the reference in eager mode and compiled, baseline/, judge.more_baselines."""
     if not make and (max_usd, max_minutes, max_evaluations) != (None, None, None):
         raise click.UsageError("--max-usd, --max-minutes and --max-evaluations limit what --make starts; add --make")
-    workspace = workspace_near(Path(problem))
+    workspace = _workspace_near(Path(problem))
     measured_problem = find_problem(problem, workspace)
-    config, chosen = chosen_device(workspace, device)
-    with started_judge(chosen, workspace, sandbox) as judge:
+    config, chosen = _chosen_device(workspace, device)
+    with _started_judge(chosen, workspace, sandbox) as judge:
         if make:
             limits = {
                 "agent.per_session.usd": max_usd or _USD,
@@ -176,7 +181,7 @@ def _make(
     log_to_file(workspace, "baseline")
 
     def ask(solution: Path) -> JudgeAnswer:
-        return judge.ask(judge_request(problem, solution, **fastest), show_progress)
+        return judge.ask(_judge_request(problem, solution, **fastest), _show_progress)
 
     def on_event(event: Event) -> None:
         if isinstance(event, Text):
@@ -192,13 +197,71 @@ def _make(
     echo(f"{directory}: {result.speedup:.3f} times as fast as the fastest baseline before; review it and commit it")
 
 
-def chosen_device(workspace: Workspace | None, device: str | None) -> tuple[Config, DeviceChoice]:
-    """Return the configuration, and the devices and target that a command uses.
+@click.command()
+@click.argument("path_or_commit", metavar="SOLUTION")
+@click.option("--problem", "problem_name", metavar="P", help="The problem: its key, or its directory.")
+@click.option(
+    "--workload",
+    metavar="UUID",
+    help="The workload, by the beginning of its uuid; the default is the one with the most data.",
+)
+@click.option("--device", metavar="DEVICE", help="cuda, cuda:1; the default is that of `harness start`.")
+@sandbox_option
+@json_option
+def profile(
+    path_or_commit: str,
+    *,
+    problem_name: str | None,
+    workload: str | None,
+    device: str | None,
+    sandbox: SandboxKind,
+    as_json: bool,
+) -> None:
+    """Read the hardware counters of a solution that PASSED; a solution without a verdict is judged first.
 
-    Args:
-        workspace: read for its configuration; None outside of one.
-        device: value of `--device`; None without it.
+    Nsight Compute reads the counters of the harness's launcher, for language cuda and for Triton solutions whose
+    launches can be recorded. No verdict uses them.
     """
+    workspace = _workspace_near(Path(path_or_commit))
+    _, chosen = _chosen_device(workspace, device)
+    if chosen.target == CPU:
+        raise AnswerIsNo("no counters: no hardware counters are read on the target cpu")
+    with (
+        candidate(path_or_commit, problem_name, None, target=chosen.target, workspace=workspace) as named,
+        _started_judge(chosen, workspace, sandbox) as judge,
+    ):
+        report = _report(judge, *named, workload)
+    if as_json:
+        echo_json(report.model_dump_json(indent=2))
+    else:
+        for line in report_lines(report):
+            echo(line)
+    if not report.kernels:
+        raise AnswerIsNo(f"no counters: {report.reason}")
+
+
+def _report(judge: JudgeProcess, problem: Problem, solution_dir: Path, workload: str | None) -> CounterReport:
+    """Return the counters; a solution without a verdict is first judged against the eager reference."""
+
+    def counters() -> CounterReport:
+        answer = judge.ask(_judge_request(problem, solution_dir, kind="profile", workload=workload), _show_progress)
+        if answer.counters is None:
+            raise HarnessError(f"the judge cannot profile: {answer.verdict}: {answer.reason}", where=problem.key)
+        return answer.counters
+
+    report = counters()
+    if report.needs_verdict:
+        against = dict.fromkeys((measured.uuid for measured in problem.workloads), "eager")
+        request = _judge_request(problem, solution_dir, baseline=against, half_width=_QUICK_HALF_WIDTH)
+        judged = judge.ask(request, _show_progress)
+        if judged.verdict != "PASSED":
+            raise AnswerIsNo(f"only a solution that passes can be profiled: {judged.verdict}: {judged.reason}")
+        report = counters()
+    return report
+
+
+def _chosen_device(workspace: Workspace | None, device: str | None) -> tuple[Config, DeviceChoice]:
+    """Return the configuration, and the devices and target that a command uses."""
     devices = None if device is None else (device,)
     config = (
         load_config(workspace, {"devices": devices}) if workspace else Config.model_validate({"devices": devices or ()})
@@ -210,14 +273,8 @@ def chosen_device(workspace: Workspace | None, device: str | None) -> tuple[Conf
 
 
 @contextmanager
-def started_judge(chosen: DeviceChoice, workspace: Workspace | None, sandbox: SandboxKind) -> Iterator[JudgeProcess]:
-    """Yield a judge on the first of the chosen devices; after the block, clear the line of `show_progress`.
-
-    Args:
-        chosen: the devices.
-        workspace: has the judge's cache; None for the user's cache.
-        sandbox: the sandbox in which the judge runs candidates.
-    """
+def _started_judge(chosen: DeviceChoice, workspace: Workspace | None, sandbox: SandboxKind) -> Iterator[JudgeProcess]:
+    """Yield a judge on the first of the chosen devices; after the block, clear the line of `_show_progress`."""
     with judge_process(expand_devices(chosen.devices)[0], _cache_of(workspace), sandbox) as judge:
         yield judge
     if sys.stderr.isatty():
@@ -235,7 +292,7 @@ def _columns(key: str, table: Baselines) -> dict[str, Any]:
     return {**{f"{clock}{name} us": time(name) for name in names}, f"{clock}baseline": lambda row: row[key] or "-"}
 
 
-def workspace_near(near: Path) -> Workspace | None:
+def _workspace_near(near: Path) -> Workspace | None:
     """Return the workspace that contains a path or the current directory; None without one."""
     for start in filter(Path.exists, (near, Path.cwd())):
         with suppress(ConfigurationError):
@@ -257,21 +314,15 @@ def _baselines(
     if use_cache and file.is_file():
         with suppress(ValidationError):  # an older version stored fewer fields
             return JudgeAnswer.model_validate_json(file.read_text())
-    answer = judge.ask(judge_request(problem, more_variants=more_variants), show_progress)
+    answer = judge.ask(_judge_request(problem, more_variants=more_variants), _show_progress)
     if answer.verdict != "PASSED":
         raise AnswerIsNo(f"the baseline cannot be measured: {answer.verdict}: {answer.reason}")
     atomic_write(file, answer.model_dump_json())
     return answer
 
 
-def judge_request(problem: Problem, solution: Path | None = None, **settings: Any) -> JudgeRequest:  # noqa: ANN401
-    """Return a request to judge a solution, or to measure the baselines.
-
-    Args:
-        problem: the problem.
-        solution: the solution directory; None for the baselines.
-        settings: further fields of the request; `kind` overrides its kind.
-    """
+def _judge_request(problem: Problem, solution: Path | None = None, **settings: Any) -> JudgeRequest:  # noqa: ANN401
+    """Return a request to judge a solution, or to measure the baselines."""
     kind = settings.pop("kind", "evaluation" if solution else "baseline")
     return JudgeRequest(
         id="1",
@@ -292,7 +343,7 @@ def _fastest(measured: JudgeAnswer) -> dict[str, dict[str, Variant]]:
     return {"baseline": fastest(measured.baselines), "sealed_baseline": fastest(measured.sealed_baselines)}
 
 
-def show_progress(progress: JudgeProgress) -> None:
+def _show_progress(progress: JudgeProgress) -> None:
     """Write one line to stderr that replaces the line before; nothing if stderr is not a terminal."""
     if sys.stderr.isatty():
         sys.stderr.write(f"\r\033[K{progress.stage} {progress.done}/{progress.of}")
