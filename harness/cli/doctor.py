@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterator
+from contextlib import nullcontext
 from importlib.util import find_spec
-from pathlib import Path
 
 import click
 
@@ -33,11 +33,13 @@ def doctor(cluster: str | None, *, as_json: bool) -> None:
 
     The exit code is 1 if a requirement is missing.
     """
+    from harness.cli.cluster import cluster_checks
+
     try:
         workspace: Workspace | None = Workspace.find()
     except ConfigurationError:
         workspace = None
-    checks = [*_machine(), *_run(workspace), *_repository(workspace), *_cluster(cluster)]
+    checks = [*_machine(), *_run(workspace), *_repository(workspace), *(cluster_checks(cluster) if cluster else ())]
     settings = _settings(workspace)
     if as_json:
         emit([*(check.row() for check in checks), *settings], as_json=True)
@@ -54,23 +56,13 @@ def doctor(cluster: str | None, *, as_json: bool) -> None:
         raise AnswerIsNo(f"{count}: {names}", remedy="type\n    " + "\n    ".join(commands))
 
 
-def _cluster(address: str | None) -> Iterator[Check]:
-    from harness.cli.cluster import cluster_checks
-
-    return cluster_checks(address) if address else iter(())
-
-
 def _machine() -> Iterator[Check]:
-    yield Check("python", "ok", platform.python_version())
-    yield from _gpu()
-
-
-def _gpu() -> Iterator[Check]:
-    """Yield checks of the GPU, of the packages of its judge, and of the packages of some languages."""
+    """Yield checks of Python, the GPU, the packages of its judge, and the packages of some languages."""
     from harness.cli.preflight.machine import output_of
     from harness.judge.build.toolkit import seek_nvcc
     from harness.judge.devices.mps import require_no_mps
 
+    yield Check("python", "ok", platform.python_version())
     gpu_line = output_of("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
     if gpu_line is None:
         yield Check("GPU", "note", "nvidia-smi lists no GPU: the default device is cpu")
@@ -143,11 +135,15 @@ def _repository(workspace: Workspace | None) -> Iterator[Check]:
             rows = read_assignments(repo, config.coordination_branch)
         yield Check("COORDINATION.md", "ok", f"{len(rows)} rows on {config.coordination_branch}")
     except HarnessError as error:
-        where = f"{error.where}: " if error.where else ""
-        yield Check("COORDINATION.md", "missing", f"{where}{error.message}", _edit("COORDINATION.md", error))
+        yield Check.of_error("COORDINATION.md", error, fix=_edit("COORDINATION.md", error))
     yield from _checkout(workspace)
     for name in ("daemon", "planner"):
-        yield from _lock(workspace.state / f"{name}.lock", name)
+        lock = workspace.state / f"{name}.lock"
+        try:
+            with file_lock(lock, owner="harness doctor") if lock.exists() else nullcontext():
+                pass
+        except ConfigurationError as error:
+            yield Check(f"harness {name}", "note", error.message)
 
 
 def _edit(name: str, error: HarnessError) -> str:
@@ -167,16 +163,6 @@ def _checkout(workspace: Workspace) -> Iterator[Check]:
         return  # another check reports this error
     for sentence in sentences:
         yield Check("checkout", "note", sentence, "harness status")
-
-
-def _lock(path: Path, name: str) -> Iterator[Check]:
-    if not path.exists():
-        return
-    try:
-        with file_lock(path, owner="harness doctor"):
-            pass
-    except ConfigurationError as error:
-        yield Check(f"harness {name}", "note", error.message)
 
 
 def _settings(workspace: Workspace | None) -> list[dict[str, str]]:

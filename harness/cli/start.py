@@ -248,7 +248,7 @@ def _panel(snapshot: Snapshot, limits: Limits) -> Any:  # noqa: ANN401 - a rich 
 
 def _finish(workspace: Workspace, config: Config, target: str, outcome: Outcome, *, as_json: bool) -> None:
     """Print the final standings, the problems without a gain, pending submissions, and the next command."""
-    from harness.cli.preflight.workspace import run_problems
+    from harness.cli.preflight.requirements import run_problems
 
     with Repo(workspace) as repo, Index(workspace, branch=config.coordination_branch) as index:
         index.refresh(repo)
