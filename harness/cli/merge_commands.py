@@ -62,7 +62,7 @@ def review(
     with opened() as (workspace, config, repo, index):
         del workspace
         run = run or config.run
-        base = base or main_branch(repo, config.coordination_branch, pick_remote(repo, None))
+        base = base or main_branch(repo, config.coordination_branch)
         if problem_or_branch is None:
             _print_waiting(repo, index, config, run, base, as_json=as_json)
             return

@@ -22,14 +22,16 @@ from harness.model.geometric_mean import geometric_mean
 from harness.model.paths import ACCOUNTS, DECISIONS
 from harness.model.weaknesses import SYMBOL
 from harness.report.problem_summary import (
+    DetailBudget,
     EvaluationDot,
+    Json,
     RunSpan,
     evaluation_dots,
     first_and_last_entry,
     hours_since,
     problem_summary,
+    short,
 )
-from harness.report.steps import DetailBudget, Json, short
 
 _INPUTS = re.compile(rb"^inputs:.*\n(?:[ -].*\n)*", re.MULTILINE)
 """A decision's inputs, its longest part, which the report does not show."""

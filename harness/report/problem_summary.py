@@ -1,4 +1,8 @@
-"""The summary of one problem for the report and the live page: numbers, steps and evaluations."""
+"""The summary of one problem for the report and the live page: numbers, steps and evaluations.
+
+A step is a gain, or an evaluation whose confirmation made it the champion. The confirmation decides, so the evaluation
+of a champion need not be a gain. A step has numbers and, within a budget, workloads and the diff of the sources.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +11,63 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from harness.git.repo import Repo
+from harness.ledger.entry_rows import Row
 from harness.ledger.index import Index
 from harness.ledger.standings import Standing
 from harness.ledger.standings_table import shown_row
-from harness.model.judging import JUDGE_PROTOCOL
+from harness.model.judging import JUDGE_PROTOCOL, WorkloadResult
+from harness.model.paths import solution_path
 from harness.model.verdict import Verdict
-from harness.report.steps import DetailBudget, Json, short, step_rows, step_seqs
+from harness.report.merge_branches import diff
 
+_DIFF_LINES = 160
+"""Lines of a step's diff that are shown; the page counts the others and names the command that shows them."""
+_DETAIL_CHARACTERS = 1_200_000
+"""Characters of the workloads and diffs of all steps of a page, so that the page of a large run is below 3 MB."""
+_DETAILED_STEPS = 600
+"""Steps with workloads and diff on a page: reading the entry of a step takes at least 2 ms."""
+_MIN_DETAILED_STEPS = 3
+"""Least number of steps with workloads and diff for each problem."""
+
+Json = dict[str, Any]
+
+
+NO_DETAILS: Json = {"subject": None, "workloads": None, "diff": None, "more_lines": 0, "compared": None}
+"""The fields of a step without details."""
+_FACTS = ("judge_protocol", "trust", "seq", "commit", "worker")
+"""Columns of the row that counts, which a summary has unchanged."""
+_INTERVAL = {"speedup": "speedup", "low": "speedup_ci95_low", "high": "speedup_ci95_high"}
+_FIGURES = {**_INTERVAL, "bound_us": "bound_us", "latency_us": "latency_us", "score": "score"}
+"""Key of a summary -> column of the row that counts, which is rounded."""
 _MAX_DOTS = 400
 """Largest number of dots of a problem's trajectory. More evaluations are thinned out evenly; steps are not."""
+
+
+@dataclass
+class DetailBudget:
+    """Limits of the details of one problem's steps."""
+
+    left: int
+    """Remaining characters."""
+    steps: int
+    """Number of the newest steps with details."""
+
+    @classmethod
+    def per_problem(cls, problems: int) -> DetailBudget:
+        """Return one problem's share of the page."""
+        return cls(
+            _DETAIL_CHARACTERS // max(1, problems), max(_MIN_DETAILED_STEPS, _DETAILED_STEPS // max(1, problems))
+        )
+
+    def allows(self, characters: int) -> bool:
+        """Return True if the remaining characters suffice, and subtract the given number."""
+        if characters > self.left:
+            return False
+        self.left -= characters
+        return True
 
 
 @dataclass(frozen=True)
@@ -116,9 +166,9 @@ def problem_summary(
     measured_again = index.rows(standing.problem, run=span.run, target=span.target, kind="confirmation")
     present = [row for row in measured_again if row.problem_digest == standing.problem_digest]
     confirmations = {row.cites: row for row in present if row.cites}
-    seqs = step_seqs(index, standing, confirmations, span.run)
+    seqs = _step_seqs(index, standing, confirmations, span.run)
     rows = [row for row in (index.row(standing.problem, seq) for seq in seqs) if row is not None]
-    steps = step_rows(repo, index, standing, rows, confirmations, span.branch, budget)
+    steps = _step_rows(repo, index, standing, rows, confirmations, span.branch, budget)
     for step, row in zip(steps, rows, strict=True):
         step["at"] = hours_since(span.begin, row.at)
     passed = [dot for dot in evaluations if dot.current and dot.verdict == Verdict.PASSED]
@@ -129,19 +179,10 @@ def problem_summary(
         "suite": suite,
         "name": name,
         "state": _state(standing, evaluations),
-        "judge_protocol": shown.judge_protocol if shown else None,
         "baseline_us": short(standing.baseline_us),
-        "bound_us": short(shown.bound_us) if shown else None,
-        "latency_us": short(shown.latency_us) if shown else None,
-        "speedup": short(shown.speedup) if shown else None,
-        "low": short(shown.speedup_ci95_low) if shown else None,
-        "high": short(shown.speedup_ci95_high) if shown else None,
-        "score": short(shown.score) if shown else None,
-        "trust": shown.trust if shown else None,
+        **{key: short(getattr(shown, name)) if shown else None for key, name in _FIGURES.items()},
+        **{name: getattr(shown, name) if shown else None for name in _FACTS},
         "weaknesses": [weakness.sentence for weakness in shown.weaknesses] if shown else [],
-        "seq": shown.seq if shown else None,
-        "commit": shown.commit if shown else None,
-        "worker": shown.worker if shown else None,
         "at": hours_since(span.begin, shown.at) if shown else None,
         "evaluations": standing.evaluations,
         "verdicts": dict(standing.verdicts),
@@ -170,3 +211,90 @@ def _state(standing: Standing, evaluations: Sequence[EvaluationDot]) -> str:
 def _thinned(dots: list[tuple[float, float]]) -> list[tuple[float, float]]:
     stride = math.ceil(len(dots) / _MAX_DOTS) if dots else 1
     return dots[::stride]
+
+
+def _step_seqs(index: Index, standing: Standing, confirmations: Mapping[int, Row], run: str) -> list[int]:
+    """Return the seq of each evaluation that is a gain or was a champion, oldest first."""
+    cited = {row.cites for row in index.rows(standing.problem, run=run, kind="champion")}
+    champions = {seq for seq, row in confirmations.items() if row.seq in cited}
+    return sorted({gain.seq for gain in standing.gains} | champions)
+
+
+def _step_rows(
+    repo: Repo,
+    index: Index,
+    standing: Standing,
+    rows: Sequence[Row],
+    confirmations: Mapping[int, Row],
+    branch: str,
+    budget: DetailBudget,
+) -> list[Json]:
+    """Return the steps of a problem, oldest first.
+
+    The newest steps have workloads and diffs, within the budget.
+    """
+    steps = [_step(standing, row, confirmations.get(row.seq)) for row in rows]
+    for number in range(len(rows) - 1, max(-1, len(rows) - 1 - budget.steps), -1):
+        before = rows[number - 1] if number else None
+        steps[number] |= _details(repo, index, rows[number], before, branch, budget)
+    return steps
+
+
+def _step(standing: Standing, row: Row, confirmation: Row | None) -> Json:
+    champion = standing.champion
+    return {
+        "seq": row.seq,
+        "commit": row.commit,
+        "worker": row.worker,
+        **interval(row),
+        "latency_us": short(row.latency_us),
+        "baseline_us": short(row.baseline_us),
+        "confirmation": None if confirmation is None else {"seq": confirmation.seq, **interval(confirmation)},
+        "gain": any(gain.seq == row.seq for gain in standing.gains),
+        "champion": champion is not None and champion.cites == row.seq,
+        **NO_DETAILS,
+    }
+
+
+def interval(row: Row) -> Json:
+    """Return the rounded speed-up of a row and the ends of its interval."""
+    return {key: short(getattr(row, name)) for key, name in _INTERVAL.items()}
+
+
+def _details(repo: Repo, index: Index, row: Row, before: Row | None, branch: str, budget: DetailBudget) -> Json:
+    details = dict(NO_DETAILS)
+    entry = index.entry(row.problem, row.seq) if budget.left > 0 else None
+    if entry is not None:
+        workloads = [_workload(workload) for workload in entry.workloads]
+        if budget.allows(60 * len(workloads)):
+            details["workloads"] = workloads
+    if budget.left <= 0 or row.commit is None or row.tree is None:
+        return details
+    if repo.has_object(row.commit):
+        details["subject"] = repo.commit(row.commit).subject
+    old = before.tree if before is not None else _tree_at_fork(repo, row, branch)
+    if repo.has_object(row.tree) and (old is None or repo.has_object(old)):
+        lines = diff(repo, old, row.tree).splitlines()
+        text = "\n".join(lines[:_DIFF_LINES])
+        details["compared"] = f"git diff {old[:12]} {row.tree[:12]}" if old else None
+        if budget.allows(len(text)):
+            details |= {"diff": text, "more_lines": max(0, len(lines) - _DIFF_LINES)}
+    return details
+
+
+def _tree_at_fork(repo: Repo, row: Row, branch: str) -> str | None:
+    """Return the solution's tree at the merge base of the worker's and the coordination branch; None without one."""
+    if row.commit is None or not repo.has_object(row.commit):
+        return None
+    fork = repo.git.ask("merge-base", branch, row.commit)
+    return None if fork.code else repo.tree_of(fork.text.split()[0], solution_path(row.problem, row.target))
+
+
+def _workload(work: WorkloadResult) -> Sequence[Any]:
+    numbers = (work.latency_us, work.baseline_us, work.speedup, *(work.speedup_ci95 or (None, None)))
+    return [work.uuid[:8], *map(short, numbers)]
+
+
+def short(value: float | None) -> float | None:
+    """Return a number rounded to five significant digits, which keeps the page small."""
+    return None if value is None else float(f"{value:.5g}")

@@ -18,7 +18,7 @@ from harness.model.printable import printable
 from harness.model.process_status import DaemonStatus, ProcessStatus, WorkerStatus
 from harness.model.truncate import shortened
 from harness.model.weaknesses import SYMBOL
-from harness.report.merging import main_branch, pick_remote
+from harness.report.merging import main_branch
 from harness.report.today import Today, today
 from harness.workspace.directories import Workspace
 
@@ -65,7 +65,7 @@ def run_days(
         index: index of the ledger, refreshed by the caller.
         run: name of the run.
     """
-    base = main_branch(repo, config.coordination_branch, pick_remote(repo, None))
+    base = main_branch(repo, config.coordination_branch)
     return [
         (target, table, today(repo, index, config, table, run=run, target=target or "cpu", base=base))
         for target, table in run_standings(workspace, config, index, run)

@@ -14,22 +14,22 @@ from harness.ledger.index import Index
 from harness.model.config import Config
 from harness.model.entry import stamp
 from harness.model.paths import DECISIONS
-from harness.model.process_status import DaemonStatus, StartStatus
+from harness.model.process_status import DaemonStatus, PlannerStatus, ProcessStatus, StartStatus, WorkerStatus
 from harness.model.weaknesses import SYMBOL
 from harness.report.collect import decided_problems, headline
 from harness.report.live.problem_parts import ProblemParts, as_json
-from harness.report.live.processes import read_processes
 from harness.report.live.spending import RecordedAccounts, spending
 from harness.report.live.waiting import WaitingSubmissions
-from harness.report.problem_summary import RunSpan
-from harness.report.steps import Json, short
+from harness.report.problem_summary import Json, RunSpan, interval, short
 from harness.workspace.configuration import load_config
 from harness.workspace.directories import Workspace
-from harness.workspace.status import is_alive, read_daemon_status, read_start_status
+from harness.workspace.run_result import read_run_result
+from harness.workspace.status import is_alive, read_daemon_status, read_start_status, recorded_processes
 
 PROBLEM = "problem:"
 """Prefix of the names of the parts that are problems."""
 _RECENT = 40
+_OF_JUDGES = {"device", "state", "failure", "problem", "kind", "worker", "stage", "done", "of"}
 _LIST_EVERY_S = 5.0
 """Interval at which the directory of problems is read again."""
 _SPENT_EVERY_S = 1.0
@@ -126,7 +126,7 @@ class _RunView:
             config: the present configuration.
             start: the record of the last `harness start`; None if its run was another one.
         """
-        processes = self._with_last_workers(read_processes(self._workspace))
+        processes = self._with_last_workers(_read_processes(self._workspace))
         self._texts["now"] = as_json(processes)
         if start is not None:
             self._last_start, self._last_daemon = start, read_daemon_status(self._workspace)
@@ -210,9 +210,7 @@ class _RunView:
             "worker": row.worker,
             "verdict": row.verdict,
             "reason": row.reason,
-            "speedup": short(row.speedup),
-            "low": short(row.speedup_ci95_low),
-            "high": short(row.speedup_ci95_high),
+            **interval(row),
             "latency_us": short(row.latency_us),
             "weaknesses": [weakness.sentence for weakness in row.weaknesses],
             "commit": row.commit,
@@ -221,3 +219,50 @@ class _RunView:
 
     def _read_subject(self, commit: str) -> str | None:
         return self._repo.commit(commit).subject if self._repo.has_object(commit) else None
+
+
+def _read_processes(workspace: Workspace) -> Json:
+    """Return the running processes and the records of ended processes as JSON."""
+    records = recorded_processes(workspace)
+    alive = {name: status for name, status in records.items() if is_alive(status)}
+    status, planner, start = alive.get("daemon"), alive.get("planner"), records.get("start")
+    daemon = status if isinstance(status, DaemonStatus) else None
+    workers = {name: status for name, status in records.items() if isinstance(status, WorkerStatus)}
+    return {
+        "running": sorted(alive),
+        "started_at": start.started_at if isinstance(start, StartStatus) else None,
+        "ended": None if alive else _result(workspace, start),
+        "queued": daemon.queued if daemon else 0,
+        "paused": daemon.paused if daemon else None,
+        "messages": _messages(daemon, planner),
+        "judges": [judge.model_dump(mode="json", include=_OF_JUDGES) for judge in daemon.judges] if daemon else [],
+        "workers": [_worker(status, alive=name in alive) for name, status in workers.items()],
+    }
+
+
+def _messages(*statuses: ProcessStatus | None) -> list[str]:
+    texts = (status.messages for status in statuses if isinstance(status, DaemonStatus | PlannerStatus))
+    return list(dict.fromkeys(message for messages in texts for message in messages))
+
+
+def _result(workspace: Workspace, start: ProcessStatus | None) -> Json | None:
+    """Return the result of the last `harness start`; None without a record of it."""
+    result = read_run_result(workspace)
+    if result is None:
+        return {"why": "it was killed", "exit_code": None} if start is not None else None
+    if start is not None and (start.pid, start.process_start_ticks) != (result.pid, result.process_start_ticks):
+        return {"why": "it was killed", "exit_code": None}
+    return {"why": result.ended, "exit_code": result.exit_code}
+
+
+def _worker(status: WorkerStatus, *, alive: bool) -> Json:
+    return {
+        "worker": status.worker,
+        "agent": status.agent,
+        "state": status.state if alive else "ended",
+        "problem": status.problem,
+        "message": status.last_message,
+        "failure": status.last_failure,
+        "evaluations": status.evaluations,
+        "usd": round(status.usd, 4),
+    }

@@ -25,7 +25,7 @@ class WaitingSubmissions:
         self._repo, self._index = repo, index
         self._branch, self._run, self._target = branch, run, target
         self._tips: dict[str, str] = {}
-        self._unjudged: dict[str, CommittedCandidate] = {}
+        self._unjudged: dict[str, CommittedCandidate | None] = {}
         """Branch -> its newest candidate."""
 
     def submissions(self) -> list[CommittedCandidate]:
@@ -33,17 +33,15 @@ class WaitingSubmissions:
         tips = self._repo.branches(run_branches(self._run))
         for branch, tip in tips.items():
             if self._tips.get(branch) != tip:
-                self._unjudged.pop(branch, None)
-                candidate = self._candidate(branch, tip)
-                if candidate is not None:
-                    self._unjudged[branch] = candidate
+                self._unjudged[branch] = self._candidate(branch, tip)
         self._tips = tips
         self._unjudged = {
             branch: candidate
             for branch, candidate in self._unjudged.items()
-            if branch in tips and not self._judged(candidate)
+            if branch in tips and candidate and not self._is_judged(candidate.problem, candidate.tree)
         }
-        return sorted(self._unjudged.values(), key=lambda candidate: candidate.at)[:_MAX_SUBMISSIONS]
+        submissions = filter(None, self._unjudged.values())
+        return sorted(submissions, key=lambda candidate: candidate.at)[:_MAX_SUBMISSIONS]
 
     def _candidate(self, branch: str, tip: str) -> CommittedCandidate | None:
         agent_branch = parse_agent_branch(branch)
@@ -53,9 +51,6 @@ class WaitingSubmissions:
         base = self._tips.get(branch) or self._repo.tip(self._branch)
         candidates = committed_candidates(self._repo, branch, tip, base, self._target)
         return next((candidate for candidate in reversed(candidates) if candidate.tree == tree), None)
-
-    def _judged(self, candidate: CommittedCandidate) -> bool:
-        return self._is_judged(candidate.problem, candidate.tree)
 
     def _is_judged(self, problem: str, tree: str) -> bool:
         where = "tree = ? AND problem = ? AND target = ? AND kind = 'evaluation'"
