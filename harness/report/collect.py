@@ -21,10 +21,10 @@ from harness.ledger.standings_table import outdated_note, weakness_notes
 from harness.model.geometric_mean import geometric_mean
 from harness.model.paths import ACCOUNTS, DECISIONS
 from harness.model.weaknesses import SYMBOL
+from harness.report.page import Json
 from harness.report.problem_summary import (
     DetailBudget,
     EvaluationDot,
-    Json,
     RunSpan,
     evaluation_dots,
     first_and_last_entry,
@@ -39,7 +39,8 @@ _MAX_MOVES = 3000
 _BUCKETS = 60
 _MIN_AXIS_HOURS = 1e-3
 """Least length of a time axis."""
-UNBEATEN_SCORE = 0.5
+_COUNTS = ("evaluations", "duplicates", "near_duplicates", "answered")
+_UNBEATEN_SCORE = 0.5
 """The SOL score of the baseline, used for problems without a confirmed gain."""
 
 
@@ -116,14 +117,20 @@ def decided_problems(repo: Repo, branch: str, run: str, target: str) -> set[str]
         target: such as `cpu` or `h200`.
     """
     for document in reversed(read_documents(repo.workspace, repo, DECISIONS, branch=branch)):
-        try:
-            record = parse(document.raw, DECISIONS)
-        except LedgerError:
-            continue
-        if record.get("run") == run and record.get("target", target) == target:
+        record = _decision(document.raw, run, target)
+        if record is not None:
             facts = (record.get("inputs") or {}).get("problems") or ()
             return {str(fact["problem"]) for fact in facts if fact.get("problem")}
     return set()
+
+
+def _decision(raw: bytes, run: str, target: str) -> Json | None:
+    """Return a recorded decision of the planner; None if it is of another run or target, or cannot be read."""
+    try:
+        record = parse(raw, DECISIONS)
+    except LedgerError:
+        return None
+    return record if record.get("run") == run and record.get("target", target) == target else None
 
 
 def _against(index: Index, standing: Standing, target: str) -> Json:
@@ -153,6 +160,10 @@ def _against(index: Index, standing: Standing, target: str) -> Json:
     return speedups
 
 
+def _mean(values: Sequence[float]) -> float | None:
+    return short(geometric_mean(values)) if values else None
+
+
 def headline(shown: Sequence[Json], usd: float | None) -> Json:
     """Return the figures of all problems together.
 
@@ -163,7 +174,7 @@ def headline(shown: Sequence[Json], usd: float | None) -> Json:
     confirmed = [summary for summary in shown if summary["state"] == "confirmed"]
     speedups = [max(1.0, summary["speedup"]) if summary["state"] == "confirmed" else 1.0 for summary in shown]
     scores = [
-        summary["score"] if summary["state"] == "confirmed" and summary["score"] is not None else UNBEATEN_SCORE
+        summary["score"] if summary["state"] == "confirmed" and summary["score"] is not None else _UNBEATEN_SCORE
         for summary in shown
     ]
     against = [summary.get("against", {}) for summary in confirmed]
@@ -173,18 +184,13 @@ def headline(shown: Sequence[Json], usd: float | None) -> Json:
         "problems": len(shown),
         "confirmed": len(confirmed),
         "weakened": sum(bool(summary["weaknesses"]) for summary in confirmed),
-        "geomean": short(geometric_mean(speedups)) if speedups else None,
-        "geomean_confirmed": short(geometric_mean([summary["speedup"] for summary in confirmed]))
-        if confirmed
-        else None,
+        "geomean": _mean(speedups),
+        "geomean_confirmed": _mean([summary["speedup"] for summary in confirmed]),
         "above_2": sum(summary["speedup"] > 2 for summary in confirmed),
         "median_score": short(statistics.median(scores)) if scores else None,
-        "against_agent": [short(geometric_mean(agents)), len(agents)] if agents else None,
-        "against_eager": [short(geometric_mean(eager)), len(eager)] if eager else None,
-        "evaluations": sum(summary["evaluations"] for summary in shown),
-        "duplicates": sum(summary["duplicates"] for summary in shown),
-        "near_duplicates": sum(summary["near_duplicates"] for summary in shown),
-        "answered": sum(summary["answered"] for summary in shown),
+        "against_agent": [_mean(agents), len(agents)] if agents else None,
+        "against_eager": [_mean(eager), len(eager)] if eager else None,
+        **{name: sum(summary[name] for summary in shown) for name in _COUNTS},
         "device_hours": round(sum(summary["cost_s"] for summary in shown) / 3600, 3),
         "usd": None if usd is None else round(usd, 2),
     }
@@ -195,11 +201,8 @@ def _moves(repo: Repo, branch: str, run: str, target: str, begin: datetime | Non
     moves: list[list[Any]] = []
     present: dict[str, str] = {}
     for document in read_documents(repo.workspace, repo, DECISIONS, branch=branch):
-        try:
-            record = parse(_INPUTS.sub(b"", document.raw), DECISIONS)
-        except LedgerError:
-            continue
-        if record.get("run") != run or record.get("target", target) != target:
+        record = _decision(_INPUTS.sub(b"", document.raw), run, target)
+        if record is None:
             continue
         decision = record.get("decision") or {}
         reasons = decision.get("reasons") or {}

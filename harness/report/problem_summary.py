@@ -22,6 +22,7 @@ from harness.model.judging import JUDGE_PROTOCOL, WorkloadResult
 from harness.model.paths import solution_path
 from harness.model.verdict import Verdict
 from harness.report.merge_branches import diff
+from harness.report.page import Json
 
 _DIFF_LINES = 160
 """Lines of a step's diff that are shown; the page counts the others and names the command that shows them."""
@@ -32,10 +33,8 @@ _DETAILED_STEPS = 600
 _MIN_DETAILED_STEPS = 3
 """Least number of steps with workloads and diff for each problem."""
 
-Json = dict[str, Any]
 
-
-NO_DETAILS: Json = {"subject": None, "workloads": None, "diff": None, "more_lines": 0, "compared": None}
+_NO_DETAILS: Json = {"subject": None, "workloads": None, "diff": None, "more_lines": 0, "compared": None}
 """The fields of a step without details."""
 _FACTS = ("judge_protocol", "trust", "seq", "commit", "worker")
 """Columns of the row that counts, which a summary has unchanged."""
@@ -150,7 +149,7 @@ def problem_summary(
     standing: Standing,
     evaluations: Sequence[EvaluationDot],
     span: RunSpan,
-    budget: DetailBudget,
+    budget: DetailBudget | None,
 ) -> Json:
     """Return a problem's numbers, steps and evaluations as JSON.
 
@@ -160,7 +159,7 @@ def problem_summary(
         standing: of the problem, for the run and target of `span`.
         evaluations: of the problem, oldest first.
         span: run and target.
-        budget: limits the details of steps.
+        budget: limits the details of steps; None for steps without fields of details.
     """
     shown = shown_row(standing)
     measured_again = index.rows(standing.problem, run=span.run, target=span.target, kind="confirmation")
@@ -227,13 +226,13 @@ def _step_rows(
     rows: Sequence[Row],
     confirmations: Mapping[int, Row],
     branch: str,
-    budget: DetailBudget,
+    budget: DetailBudget | None,
 ) -> list[Json]:
-    """Return the steps of a problem, oldest first.
-
-    The newest steps have workloads and diffs, within the budget.
-    """
+    """Return the steps of a problem, oldest first; the newest ones have workloads and diffs, within the budget."""
     steps = [_step(standing, row, confirmations.get(row.seq)) for row in rows]
+    if budget is None:
+        return steps
+    steps = [step | _NO_DETAILS for step in steps]
     for number in range(len(rows) - 1, max(-1, len(rows) - 1 - budget.steps), -1):
         before = rows[number - 1] if number else None
         steps[number] |= _details(repo, index, rows[number], before, branch, budget)
@@ -252,7 +251,6 @@ def _step(standing: Standing, row: Row, confirmation: Row | None) -> Json:
         "confirmation": None if confirmation is None else {"seq": confirmation.seq, **interval(confirmation)},
         "gain": any(gain.seq == row.seq for gain in standing.gains),
         "champion": champion is not None and champion.cites == row.seq,
-        **NO_DETAILS,
     }
 
 
@@ -262,7 +260,7 @@ def interval(row: Row) -> Json:
 
 
 def _details(repo: Repo, index: Index, row: Row, before: Row | None, branch: str, budget: DetailBudget) -> Json:
-    details = dict(NO_DETAILS)
+    details = dict(_NO_DETAILS)
     entry = index.entry(row.problem, row.seq) if budget.left > 0 else None
     if entry is not None:
         workloads = [_workload(workload) for workload in entry.workloads]

@@ -9,18 +9,19 @@ from functools import lru_cache
 import harness
 from harness.formats.problems import list_problems
 from harness.git.repo import Repo
+from harness.ledger.candidates import CommittedCandidate, committed_candidates
 from harness.ledger.entry_rows import Row
 from harness.ledger.index import Index
 from harness.model.config import Config
 from harness.model.entry import stamp
-from harness.model.paths import DECISIONS
+from harness.model.paths import DECISIONS, parse_agent_branch, run_branches, solution_path
 from harness.model.process_status import DaemonStatus, PlannerStatus, ProcessStatus, StartStatus, WorkerStatus
 from harness.model.weaknesses import SYMBOL
 from harness.report.collect import decided_problems, headline
 from harness.report.live.problem_parts import ProblemParts, as_json
 from harness.report.live.spending import RecordedAccounts, spending
-from harness.report.live.waiting import WaitingSubmissions
-from harness.report.problem_summary import Json, RunSpan, interval, short
+from harness.report.page import Json
+from harness.report.problem_summary import RunSpan, interval, short
 from harness.workspace.configuration import load_config
 from harness.workspace.directories import Workspace
 from harness.workspace.run_result import read_run_result
@@ -34,6 +35,7 @@ _LIST_EVERY_S = 5.0
 """Interval at which the directory of problems is read again."""
 _SPENT_EVERY_S = 1.0
 _SUBJECTS = 4096
+_MAX_SUBMISSIONS = 30
 _LEDGER_KEY = "SELECT value FROM meta WHERE name IN ('tip', 'spool') ORDER BY name"
 # A plus sign before a column prevents SQLite from using its index: the index over time finds the newest entries faster.
 _NEWEST = (
@@ -105,7 +107,7 @@ class _RunView:
         self.subject = run, target, branch
         self._run, self._target = run, target
         self._problems = ProblemParts(repo, index, RunSpan(branch, run, target, None))
-        self._waiting = WaitingSubmissions(repo, index, branch=branch, run=run, target=target)
+        self._waiting = _WaitingSubmissions(repo, index, branch=branch, run=run, target=target)
         self._accounts = RecordedAccounts(workspace, repo, branch)
         self._subject_of = lru_cache(maxsize=_SUBJECTS)(self._read_subject)
         self._ledger_key = ""
@@ -136,17 +138,10 @@ class _RunView:
             self._collect_ledger(problems)
             self._ledger_key = key
         if processes["running"] or "waiting" not in self._texts:
-            submissions = [
-                {
-                    "problem": submission.problem,
-                    "worker": submission.worker,
-                    "at": submission.at,
-                    "commit": submission.commit,
-                    "subject": submission.subject,
-                }
-                for submission in self._waiting.submissions()
-            ]
-            self._texts["waiting"] = as_json({"submissions": submissions})
+            fields = ("problem", "worker", "at", "commit", "subject")
+            submissions = self._waiting.submissions()
+            rows = [{name: getattr(submission, name) for name in fields} for submission in submissions]
+            self._texts["waiting"] = as_json({"submissions": rows})
         if time.monotonic() - self._spending_at >= _SPENT_EVERY_S:
             spent = self._accounts.spent(self._run)
             self._texts["spending"] = as_json(spending(config, self._last_start, self._last_daemon, spent))
@@ -171,7 +166,8 @@ class _RunView:
             **self._problems.notes(),
         }
         self._texts["meta"] = as_json(meta)
-        self._texts["recent"] = as_json({"entries": [self._recent(row) for row in self._recent_rows()]})
+        recent = self._index.select(_NEWEST, (run, target, _RECENT))
+        self._texts["recent"] = as_json({"entries": [self._recent(row) for row in recent]})
         self._spending_at = float("-inf")
 
     def _with_last_workers(self, processes: Json) -> Json:
@@ -198,9 +194,6 @@ class _RunView:
             self._listed = time.monotonic(), globs, names
         return names
 
-    def _recent_rows(self) -> list[Row]:
-        return self._index.select(_NEWEST, (self._run, self._target, _RECENT))
-
     def _recent(self, row: Row) -> Json:
         return {
             "problem": row.problem,
@@ -219,6 +212,53 @@ class _RunView:
 
     def _read_subject(self, commit: str) -> str | None:
         return self._repo.commit(commit).subject if self._repo.has_object(commit) else None
+
+
+class _WaitingSubmissions:
+    """Finds the submissions without an evaluation; a branch is read again only if its tip has changed.
+
+    Args:
+        repo: the workspace's repository.
+        index: index of the ledger, refreshed by the caller.
+        branch: the coordination branch.
+        run: name of the run.
+        target: such as `cpu` or `h200`.
+    """
+
+    def __init__(self, repo: Repo, index: Index, *, branch: str, run: str, target: str) -> None:
+        self._repo, self._index = repo, index
+        self._branch, self._run, self._target = branch, run, target
+        self._tips: dict[str, str] = {}
+        self._unjudged: dict[str, CommittedCandidate | None] = {}
+        """Branch -> its newest candidate."""
+
+    def submissions(self) -> list[CommittedCandidate]:
+        """Return at most 30 waiting submissions, oldest first."""
+        tips = self._repo.branches(run_branches(self._run))
+        for branch, tip in tips.items():
+            if self._tips.get(branch) != tip:
+                self._unjudged[branch] = self._candidate(branch, tip)
+        self._tips = tips
+        self._unjudged = {
+            branch: candidate
+            for branch, candidate in self._unjudged.items()
+            if branch in tips and candidate and not self._is_judged(candidate.problem, candidate.tree)
+        }
+        submissions = filter(None, self._unjudged.values())
+        return sorted(submissions, key=lambda candidate: candidate.at)[:_MAX_SUBMISSIONS]
+
+    def _candidate(self, branch: str, tip: str) -> CommittedCandidate | None:
+        agent_branch = parse_agent_branch(branch)
+        tree = self._repo.tree_of(tip, solution_path(agent_branch.problem, self._target)) if agent_branch else None
+        if agent_branch is None or tree is None or self._is_judged(agent_branch.problem, tree):
+            return None
+        base = self._tips.get(branch) or self._repo.tip(self._branch)
+        candidates = committed_candidates(self._repo, branch, tip, base, self._target)
+        return next((candidate for candidate in reversed(candidates) if candidate.tree == tree), None)
+
+    def _is_judged(self, problem: str, tree: str) -> bool:
+        where = "tree = ? AND problem = ? AND target = ? AND kind = 'evaluation'"
+        return bool(self._index.query(f"SELECT 1 FROM entries WHERE {where} LIMIT 1", (tree, problem, self._target)))  # noqa: S608
 
 
 def _read_processes(workspace: Workspace) -> Json:

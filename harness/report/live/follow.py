@@ -12,9 +12,8 @@ from contextlib import ExitStack
 from harness.errors import HarnessError
 from harness.report.live.access import Access
 from harness.report.live.collector import Collector
-from harness.report.live.page_state import PageState
 from harness.report.live.problem_parts import as_json
-from harness.report.live.server import Viewers, serve
+from harness.report.live.server import PageState, Viewers, serve
 
 logger = logging.getLogger(__name__)
 
@@ -24,54 +23,29 @@ _IDLE_INTERVAL_S = 15.0
 _JOIN_S = 2.0
 
 
-class PageUpdater:
-    """Collects and publishes changes in a thread, from `start` to `close`.
-
-    Args:
-        collector: used and closed by the thread only.
-        state: receives the parts.
-        viewers: notified of each change.
-    """
-
-    def __init__(self, collector: Collector, state: PageState, viewers: Viewers) -> None:
-        self._collector, self._state, self._viewers = collector, state, viewers
-        self._stop = threading.Event()
-        self._texts: Mapping[str, str] = {}
-        self._thread = threading.Thread(target=self._run, name="live page", daemon=True)
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
-    def close(self) -> None:
-        """End the thread. A thread that reads a large ledger ends with the process; it only reads."""
-        self._stop.set()
-        self._viewers.connected.set()
-        self._thread.join(_JOIN_S)
-
-    def _run(self) -> None:
-        try:
-            while not self._stop.is_set():
-                self._viewers.connected.clear()
-                self._update()
-                if self._viewers.count:
-                    self._stop.wait(_VIEWED_INTERVAL_S)
-                else:
-                    self._viewers.connected.wait(_IDLE_INTERVAL_S)
-        finally:
-            self._collector.close()
-
-    def _update(self) -> None:
-        try:
-            self._texts = self._collector.collect()
-            texts = self._texts
-        except HarnessError as error:
-            texts = {**self._texts, "fault": as_json({"message": str(error)})}
-        except Exception as error:
-            logger.exception("the live page could not be brought up to date")
-            texts = {**self._texts, "fault": as_json({"message": f"internal error: {type(error).__name__}: {error}"})}
-        if self._state.publish(texts):
-            self._viewers.wake()
+def _update(
+    collector: Collector, texts: Mapping[str, str], state: PageState, viewers: Viewers, stop: threading.Event
+) -> None:
+    """Collect and publish changes until `stop` is set, then close the collector."""
+    try:
+        while not stop.is_set():
+            viewers.connected.clear()
+            fault = None
+            try:
+                texts = collector.collect()
+            except HarnessError as error:
+                fault = str(error)
+            except Exception as error:
+                logger.exception("the live page could not be brought up to date")
+                fault = f"internal error: {type(error).__name__}: {error}"
+            if state.publish({**texts, "fault": as_json({"message": fault})} if fault is not None else texts):
+                viewers.wake()
+            if viewers.count:
+                stop.wait(_VIEWED_INTERVAL_S)
+            else:
+                viewers.connected.wait(_IDLE_INTERVAL_S)
+    finally:
+        collector.close()
 
 
 def serve_page(
@@ -88,14 +62,18 @@ def serve_page(
     Raises:
         KeyboardInterrupt: Ctrl-C.
     """
-    state = PageState()
+    state, stop = PageState(), threading.Event()
     state.publish(texts)
     with ExitStack() as stack:
 
         def ready(access: Access, viewers: Viewers) -> None:
-            updater = PageUpdater(collector, state, viewers)
-            stack.callback(updater.close)
-            updater.start()
+            arguments = (collector, texts, state, viewers, stop)
+            thread = threading.Thread(target=_update, args=arguments, name="live page", daemon=True)
+            # A thread that reads a large ledger ends with the process; it only reads.
+            stack.callback(thread.join, _JOIN_S)
+            stack.callback(viewers.connected.set)
+            stack.callback(stop.set)
+            thread.start()
             announce(access)
 
         asyncio.run(serve(listener, state, ready))

@@ -10,11 +10,8 @@ from harness.git.repo import Repo
 from harness.ledger.index import Index
 from harness.ledger.standings import Standing, standings
 from harness.ledger.standings_table import outdated_note, weakness_notes
-from harness.report.page import printable_data
+from harness.report.page import Json, printable_data
 from harness.report.problem_summary import (
-    NO_DETAILS,
-    DetailBudget,
-    Json,
     RunSpan,
     evaluation_dots,
     first_and_last_entry,
@@ -85,12 +82,7 @@ class ProblemParts:
         digests = {standing.problem: standing.problem_digest for standing in table}
         dots = evaluation_dots(self._index, span, digests, problems[0] if len(problems) == 1 else None)
         for standing in table:
-            evaluations = dots.get(standing.problem, [])
-            no_details = DetailBudget(0, 0)
-            summary = problem_summary(self._repo, self._index, standing, evaluations, span, no_details)
-            summary["steps"] = [
-                {name: value for name, value in step.items() if name not in NO_DETAILS} for step in summary["steps"]
-            ]
+            summary = problem_summary(self._repo, self._index, standing, dots.get(standing.problem, []), span, None)
             self._standings[standing.problem] = standing
             self._summaries[standing.problem] = summary
             self.texts[standing.problem] = as_json(summary)

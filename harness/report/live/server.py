@@ -1,13 +1,14 @@
-"""The HTTP server of `harness serve`: one read-only page, its style and script, and a stream of events."""
+"""The HTTP server of `harness serve`: one read-only page, its content, style and script, and a stream of events."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
 import ipaddress
+import secrets
 import socket
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -15,7 +16,6 @@ from aiohttp import web
 
 from harness.errors import ConfigurationError
 from harness.report.live.access import Access
-from harness.report.live.page_state import PageState
 from harness.report.page import page_file
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -49,6 +49,63 @@ _FILES = {
 """Name below the access' path -> file in the package, and its type."""
 _REFUSED = "Open the URL that `harness serve` printed: it has the token that this page needs.\n"
 _REFUSED_FOREIGN = "Refused: this request does not come from the page at the URL that `harness serve` printed.\n"
+
+
+class PageState:
+    """Parts that one thread publishes and other threads read.
+
+    A viewer sends its version and receives the parts that changed since then. The server therefore stores no state per
+    viewer, and a slow viewer receives several changes at once.
+    """
+
+    def __init__(self) -> None:
+        self._epoch = secrets.token_hex(4)
+        self._lock = threading.Lock()
+        self._version = 0
+        self._parts: dict[str, tuple[int, str]] = {}
+        """Name -> (version of the last change, JSON); `null` for a removed part."""
+
+    def publish(self, texts: Mapping[str, str]) -> bool:
+        """Replace all parts.
+
+        Args:
+            texts: name -> JSON on one line.
+
+        Returns:
+            True if a part changed.
+        """
+        with self._lock:
+            removed = {name: "null" for name, (_, text) in self._parts.items() if name not in texts and text != "null"}
+            changed = {
+                name: text
+                for name, text in {**texts, **removed}.items()
+                if name not in self._parts or self._parts[name][1] != text
+            }
+            if changed:
+                self._version += 1
+                self._parts |= {name: (self._version, text) for name, text in changed.items()}
+            return bool(changed)
+
+    def changes_since(self, event_id: str | None) -> tuple[str, str] | None:
+        """Return the present event id and a JSON object of the parts that changed since an earlier event.
+
+        Args:
+            event_id: the viewer's last event; None, or an id of another server, for all parts.
+
+        Returns:
+            None if no part changed.
+        """
+        viewer_version = self._viewer_version(event_id)
+        with self._lock:
+            if viewer_version == self._version:
+                return None
+            changed = [f'"{name}":{text}' for name, (version, text) in self._parts.items() if version > viewer_version]
+            return f"{self._epoch}-{self._version}", "{" + ",".join(changed) + "}"
+
+    def _viewer_version(self, event_id: str | None) -> int:
+        epoch, _, digits = (event_id or "").partition("-")
+        version = int(digits) if epoch == self._epoch and digits.isascii() and digits.isdigit() else 0
+        return version if version <= self._version else 0
 
 
 class Viewers:
@@ -125,11 +182,12 @@ class _Page:
     state: PageState
     viewers: Viewers
 
+    @web.middleware
     async def guard(self, request: web.Request, handler: Answer) -> web.StreamResponse:
         """Answer only requests of this page by holders of the token."""
         access, host = self.access, request.headers.get("Host")
         origins = request.headers.getall("Origin", [])
-        if not access.host_allowed(host) or not all(access.origin_allowed(origin, host) for origin in origins):
+        if not access.host_allowed(host) or any(origin != f"http://{host}" for origin in origins):
             return web.Response(status=403, text=_REFUSED_FOREIGN)
         if request.path != "/" and not access.cookie_matches(request.cookies.get(access.cookie_name)):
             return web.Response(status=403, text=_REFUSED)
@@ -166,14 +224,10 @@ def application(access: Access, state: PageState, viewers: Viewers) -> web.Appli
     """
     page = _Page(access, state, viewers)
 
-    @web.middleware
-    async def guard(request: web.Request, handler: Answer) -> web.StreamResponse:
-        return await page.guard(request, handler)
-
     async def add_headers(_: web.Request, response: web.StreamResponse) -> None:
         response.headers.update(_HEADERS)
 
-    app = web.Application(middlewares=[guard])
+    app = web.Application(middlewares=[page.guard])
     app.on_response_prepare.append(add_headers)
     app.router.add_get("/", page.enter)
     for name in _FILES:
