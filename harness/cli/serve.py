@@ -6,7 +6,6 @@ import ipaddress
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -17,9 +16,6 @@ from harness.ledger.index import Index
 from harness.model.config import Config
 from harness.workspace.configuration import load_config
 from harness.workspace.directories import Workspace
-
-if TYPE_CHECKING:
-    from harness.report.live.access import Access
 
 PORT = 8470
 
@@ -43,8 +39,7 @@ def serve(workspace: Path, *, port: int, bind: str, run: str | None, target: str
     the token in the URL. Without --bind, only this machine can connect.
     """
     from harness.report.live.collector import Collector
-    from harness.report.live.follow import serve_page
-    from harness.report.live.server import listen
+    from harness.report.live.server import listen, serve_page
 
     directory = Workspace.find(workspace)
     config = load_config(directory)
@@ -61,8 +56,8 @@ def serve(workspace: Path, *, port: int, bind: str, run: str | None, target: str
         serve_page(listener, collector, texts, _announce)
 
 
-def _announce(access: Access) -> None:
-    echo(f"watch the run at {access.url}")
+def _announce(url: str) -> None:
+    echo(f"watch the run at {url}")
     echo("Ctrl-C ends this server and does not end the run", err=True)
 
 

@@ -53,7 +53,6 @@ def collect(
     run: str,
     target: str,
     commit_url: str | None,
-    created_at: datetime | None = None,
 ) -> Json:
     """Return the report's data for one run and target.
 
@@ -65,7 +64,6 @@ def collect(
         run: name of the run.
         target: such as `cpu` or `h200`.
         commit_url: `https://…/commit/{}`; None without a web host for commits.
-        created_at: the time on the page; None for the present time.
     """
     table = standings(index, problems, target, run)
     run_problems = decided_problems(repo, branch, run, target)
@@ -73,7 +71,7 @@ def collect(
     table = tuple(standing for standing in table if standing.problem in run_problems or not run_problems)
     begin, end = first_and_last_entry(index, run, target)
     span = RunSpan(branch, run, target, begin)
-    dots = evaluation_dots(index, span, {standing.problem: standing.problem_digest for standing in table})
+    dots = evaluation_dots(index, span, table)
     budget = partial(DetailBudget.per_problem, sum(bool(standing.gains) for standing in table))
     shown = [
         problem_summary(repo, index, standing, dots.get(standing.problem, []), span, budget())
@@ -89,7 +87,7 @@ def collect(
             "target": target,
             "branch": branch,
             "commit": repo.tip(branch),
-            "made": (created_at or datetime.now(UTC)).strftime("%Y-%m-%d %H:%M UTC"),
+            "made": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
             "begin": begin.strftime("%Y-%m-%dT%H:%M:%SZ") if begin else None,
             "hours": hours_since(begin, end) if begin and end else 0,
             "version": harness.__version__,
@@ -177,9 +175,10 @@ def headline(shown: Sequence[Json], usd: float | None) -> Json:
         summary["score"] if summary["state"] == "confirmed" and summary["score"] is not None else _UNBEATEN_SCORE
         for summary in shown
     ]
-    against = [summary.get("against", {}) for summary in confirmed]
-    agents = [ratios["baseline"] for ratios in against if "baseline" in ratios]
-    eager = [ratios["eager"] for ratios in against if "eager" in ratios]
+    agents, eager = (
+        [summary["against"][name] for summary in confirmed if name in summary.get("against", {})]
+        for name in ("baseline", "eager")
+    )
     return {
         "problems": len(shown),
         "confirmed": len(confirmed),

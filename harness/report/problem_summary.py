@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -120,22 +120,23 @@ def hours_since(begin: datetime | None, at: datetime | str) -> float:
 
 
 def evaluation_dots(
-    index: Index, span: RunSpan, digests: Mapping[str, str | None], problem: str | None = None
+    index: Index, span: RunSpan, table: Sequence[Standing], problem: str | None = None
 ) -> dict[str, list[EvaluationDot]]:
     """Return problem -> its evaluations, oldest first.
 
     Args:
         index: index of the ledger, refreshed by the caller.
         span: run and target.
-        digests: problem -> the digest of its present form.
+        table: the standings of the problems.
         problem: key of a problem; None for all problems.
     """
+    digests = {standing.problem: standing.problem_digest for standing in table}
     of_problem = "" if problem is None else " AND problem = :problem"
     sql = (
         "SELECT problem, seq, at, verdict, speedup, cost_s, problem_digest, judge_protocol FROM entries "  # noqa: S608
         f"WHERE kind = 'evaluation' AND run = :run AND target = :target{of_problem} ORDER BY problem, seq"
     )
-    values = {"run": span.run, "target": span.target} | ({} if problem is None else {"problem": problem})
+    values = {"run": span.run, "target": span.target, "problem": problem}
     dots: dict[str, list[EvaluationDot]] = defaultdict(list)
     for name, seq, at, verdict, speedup, cost, digest, protocol in index.query(sql, values):
         current = digest == digests.get(name) and protocol == JUDGE_PROTOCOL
@@ -162,16 +163,8 @@ def problem_summary(
         budget: limits the details of steps; None for steps without fields of details.
     """
     shown = shown_row(standing)
-    measured_again = index.rows(standing.problem, run=span.run, target=span.target, kind="confirmation")
-    present = [row for row in measured_again if row.problem_digest == standing.problem_digest]
-    confirmations = {row.cites: row for row in present if row.cites}
-    seqs = _step_seqs(index, standing, confirmations, span.run)
-    rows = [row for row in (index.row(standing.problem, seq) for seq in seqs) if row is not None]
-    steps = _step_rows(repo, index, standing, rows, confirmations, span.branch, budget)
-    for step, row in zip(steps, rows, strict=True):
-        step["at"] = hours_since(span.begin, row.at)
     passed = [dot for dot in evaluations if dot.current and dot.verdict == Verdict.PASSED]
-    dots = [(dot.at, dot.speedup) for dot in passed if dot.speedup]
+    dots = [[dot.at, short(dot.speedup)] for dot in passed if dot.speedup]
     suite, _, name = standing.problem.partition("/")
     return {
         "key": standing.problem,
@@ -191,8 +184,8 @@ def problem_summary(
         "answered": standing.answered_from_ledger,
         "since_gain": standing.since_gain,
         "cost_s": round(standing.cost_s, 1),
-        "steps": steps,
-        "dots": [[at, short(speedup)] for at, speedup in _thinned(dots)],
+        "steps": _steps(repo, index, standing, span, budget),
+        "dots": dots[:: math.ceil(len(dots) / _MAX_DOTS) or 1],
     }
 
 
@@ -207,44 +200,32 @@ def _state(standing: Standing, evaluations: Sequence[EvaluationDot]) -> str:
     return "none" if evaluations else "untried"
 
 
-def _thinned(dots: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    stride = math.ceil(len(dots) / _MAX_DOTS) if dots else 1
-    return dots[::stride]
-
-
-def _step_seqs(index: Index, standing: Standing, confirmations: Mapping[int, Row], run: str) -> list[int]:
-    """Return the seq of each evaluation that is a gain or was a champion, oldest first."""
-    cited = {row.cites for row in index.rows(standing.problem, run=run, kind="champion")}
-    champions = {seq for seq, row in confirmations.items() if row.seq in cited}
-    return sorted({gain.seq for gain in standing.gains} | champions)
-
-
-def _step_rows(
-    repo: Repo,
-    index: Index,
-    standing: Standing,
-    rows: Sequence[Row],
-    confirmations: Mapping[int, Row],
-    branch: str,
-    budget: DetailBudget | None,
-) -> list[Json]:
+def _steps(repo: Repo, index: Index, standing: Standing, span: RunSpan, budget: DetailBudget | None) -> list[Json]:
     """Return the steps of a problem, oldest first; the newest ones have workloads and diffs, within the budget."""
-    steps = [_step(standing, row, confirmations.get(row.seq)) for row in rows]
+    measured_again = index.rows(standing.problem, run=span.run, target=span.target, kind="confirmation")
+    present = [row for row in measured_again if row.problem_digest == standing.problem_digest]
+    confirmations = {row.cites: row for row in present if row.cites}
+    cited = {row.cites for row in index.rows(standing.problem, run=span.run, kind="champion")}
+    champions = {seq for seq, row in confirmations.items() if row.seq in cited}
+    seqs = sorted({gain.seq for gain in standing.gains} | champions)
+    rows = [row for row in (index.row(standing.problem, seq) for seq in seqs) if row is not None]
+    steps = [_step(standing, row, confirmations.get(row.seq), span.begin) for row in rows]
     if budget is None:
         return steps
     steps = [step | _NO_DETAILS for step in steps]
     for number in range(len(rows) - 1, max(-1, len(rows) - 1 - budget.steps), -1):
         before = rows[number - 1] if number else None
-        steps[number] |= _details(repo, index, rows[number], before, branch, budget)
+        steps[number] |= _details(repo, index, rows[number], before, span.branch, budget)
     return steps
 
 
-def _step(standing: Standing, row: Row, confirmation: Row | None) -> Json:
+def _step(standing: Standing, row: Row, confirmation: Row | None, begin: datetime | None) -> Json:
     champion = standing.champion
     return {
         "seq": row.seq,
         "commit": row.commit,
         "worker": row.worker,
+        "at": hours_since(begin, row.at),
         **interval(row),
         "latency_us": short(row.latency_us),
         "baseline_us": short(row.baseline_us),

@@ -105,7 +105,6 @@ class _RunView:
         branch = config.coordination_branch
         self._workspace, self._repo, self._index = workspace, repo, index
         self.subject = run, target, branch
-        self._run, self._target = run, target
         self._problems = ProblemParts(repo, index, RunSpan(branch, run, target, None))
         self._waiting = _WaitingSubmissions(repo, index, branch=branch, run=run, target=target)
         self._accounts = RecordedAccounts(workspace, repo, branch)
@@ -143,9 +142,11 @@ class _RunView:
             rows = [{name: getattr(submission, name) for name in fields} for submission in submissions]
             self._texts["waiting"] = as_json({"submissions": rows})
         if time.monotonic() - self._spending_at >= _SPENT_EVERY_S:
-            spent = self._accounts.spent(self._run)
+            spent = self._accounts.spent(self.subject[0])
             self._texts["spending"] = as_json(spending(config, self._last_start, self._last_daemon, spent))
-            self._texts["headline"] = as_json(headline(self._problems.summaries, spent[0].usd if spent else None))
+            self._texts["headline"] = as_json(
+                headline(list(self._problems.summaries.values()), spent[0].usd if spent else None)
+            )
             self._spending_at = time.monotonic()
         return {**self._texts, **{f"{PROBLEM}{name}": text for name, text in self._problems.texts.items()}}
 

@@ -1,22 +1,27 @@
-"""The HTTP server of `harness serve`: one read-only page, its content, style and script, and a stream of events."""
+"""The HTTP server of `harness serve`: one read-only page, a stream of its changes, and the thread that finds them."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
 import ipaddress
+import logging
 import secrets
 import socket
 import threading
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
 from aiohttp import web
 
-from harness.errors import ConfigurationError
+from harness.errors import ConfigurationError, HarnessError
 from harness.report.live.access import Access
+from harness.report.live.collector import Collector
+from harness.report.live.problem_parts import as_json
 from harness.report.page import page_file
+
+logger = logging.getLogger(__name__)
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -25,6 +30,10 @@ HEARTBEAT_S = 10.0
 _WRITE_TIMEOUT_S = 30.0
 _RETRY_MS = 1000
 _SHUTDOWN_S = 0.2
+_VIEWED_INTERVAL_S = 0.25
+"""Pause between two updates while a viewer is connected; an update without changes takes 10 ms."""
+_IDLE_INTERVAL_S = 15.0
+_JOIN_S = 2.0
 _MAX_VIEWERS = 64
 _HEADERS = {
     "Content-Security-Policy": (
@@ -155,23 +164,20 @@ class Viewers:
                 changed = self._changed
                 changes = state.changes_since(last_id)
                 if changes is None:
-                    text = "" if await _set_within(changed, HEARTBEAT_S) else ": still here\n\n"
+                    try:
+                        await asyncio.wait_for(changed.wait(), HEARTBEAT_S)
+                        continue
+                    except TimeoutError:
+                        text = ": still here\n\n"
                 else:
                     last_id, data = changes
                     text = f"id: {last_id}\nevent: parts\ndata: {data}\n\n"
-                if text:
-                    await asyncio.wait_for(response.write(text.encode()), _WRITE_TIMEOUT_S)
+                await asyncio.wait_for(response.write(text.encode()), _WRITE_TIMEOUT_S)
         except (ConnectionError, TimeoutError):  # the viewer has disconnected or does not read
             pass
         finally:
             self.count -= 1
         return response
-
-
-async def _set_within(event: asyncio.Event, timeout_s: float) -> bool:
-    with suppress(TimeoutError):
-        return await asyncio.wait_for(event.wait(), timeout_s)
-    return False
 
 
 @dataclass(frozen=True)
@@ -278,17 +284,69 @@ def listen(address: str, port: int) -> socket.socket:
     try:
         return socket.create_server((address, port), family=family, backlog=_MAX_VIEWERS)
     except OSError as error:
-        raise _cannot_listen(error, address, port) from error
+        refused = {
+            errno.EADDRINUSE: f"port {port} is used by another program",
+            errno.EACCES: f"this user may not listen at port {port}",
+        }
+        if reason := refused.get(error.errno or 0):
+            remedy = "harness serve --port 0    # selects a free port"
+            raise ConfigurationError(reason, where="--port", remedy=remedy) from error
+        message = f"cannot listen at {address}: {error.strerror}"
+        remedy = "harness serve    # listens at 127.0.0.1; `ip address` lists the addresses of this machine"
+        raise ConfigurationError(message, where="--bind", remedy=remedy) from error
 
 
-def _cannot_listen(error: OSError, address: str, port: int) -> ConfigurationError:
-    free = "harness serve --port 0    # selects a free port"
-    if error.errno == errno.EADDRINUSE:
-        return ConfigurationError(f"port {port} is used by another program", where="--port", remedy=free)
-    if error.errno == errno.EACCES:
-        return ConfigurationError(f"this user may not listen at port {port}", where="--port", remedy=free)
-    return ConfigurationError(
-        f"cannot listen at {address}: {error.strerror}",
-        where="--bind",
-        remedy="harness serve    # listens at 127.0.0.1; `ip address` lists the addresses of this machine",
-    )
+def _update(
+    collector: Collector, texts: Mapping[str, str], state: PageState, viewers: Viewers, stop: threading.Event
+) -> None:
+    """Collect and publish changes until `stop` is set, then close the collector."""
+    try:
+        while not stop.is_set():
+            viewers.connected.clear()
+            fault = None
+            try:
+                texts = collector.collect()
+            except HarnessError as error:
+                fault = str(error)
+            except Exception as error:
+                logger.exception("the live page could not be brought up to date")
+                fault = f"internal error: {type(error).__name__}: {error}"
+            if state.publish({**texts, "fault": as_json({"message": fault})} if fault is not None else texts):
+                viewers.wake()
+            if viewers.count:
+                stop.wait(_VIEWED_INTERVAL_S)
+            else:
+                viewers.connected.wait(_IDLE_INTERVAL_S)
+    finally:
+        collector.close()
+
+
+def serve_page(
+    listener: socket.socket, collector: Collector, texts: Mapping[str, str], announce: Callable[[str], None]
+) -> None:
+    """Serve the page until Ctrl-C.
+
+    Args:
+        listener: from `listen`; closed at the end.
+        collector: reads the ledger, from now on in a thread that closes it.
+        texts: the parts of the first collection.
+        announce: called with the URL once the server accepts connections.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C.
+    """
+    state, stop = PageState(), threading.Event()
+    state.publish(texts)
+    with ExitStack() as stack:
+
+        def ready(access: Access, viewers: Viewers) -> None:
+            arguments = (collector, texts, state, viewers, stop)
+            thread = threading.Thread(target=_update, args=arguments, name="live page", daemon=True)
+            # A thread that reads a large ledger ends with the process; it only reads.
+            stack.callback(thread.join, _JOIN_S)
+            stack.callback(viewers.connected.set)
+            stack.callback(stop.set)
+            thread.start()
+            announce(access.url)
+
+        asyncio.run(serve(listener, state, ready))
