@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import sys
@@ -14,7 +13,7 @@ from pathlib import Path
 import click
 
 from harness.child_process import output_file
-from harness.cli.display.output import echo, echo_json
+from harness.cli.display.output import echo, echo_document, echo_lines
 from harness.errors import AnswerIsNo, ConfigurationError
 from harness.model.process_status import DaemonStatus, StartStatus
 from harness.workspace.directories import Workspace
@@ -45,12 +44,12 @@ def attach() -> int:
     try:
         echo(f"following {log} of process {status.pid}; Ctrl-C does not end the run", err=True)
         while is_alive(status):
-            _print_lines(output.new_lines())
+            echo_lines(output.new_lines())
             time.sleep(_POLL_S)
     except KeyboardInterrupt:
         echo("the run continues: `harness attach` follows it again, `harness stop` ends it", err=True)
         raise
-    _print_lines(output.new_lines(at_end=True))
+    echo_lines(output.new_lines(at_end=True))
     result = read_run_result(workspace)
     if result is None or (result.pid, result.process_start_ticks) != (status.pid, status.process_start_ticks):
         raise ConfigurationError(
@@ -104,7 +103,7 @@ def start_detached(workspace: Workspace, *, as_json: bool) -> int:
     output, until = GrowingFile(log), time.monotonic() + _START_TIMEOUT_S
     try:
         while process.poll() is None and not _is_up(workspace, process.pid):
-            _print_lines(output.new_lines(), err=True)
+            echo_lines(output.new_lines(), err=True)
             if time.monotonic() >= until:
                 raise ConfigurationError(
                     f"the run (process {process.pid}) has not started within {_START_TIMEOUT_S:.0f} s; it still runs",
@@ -115,21 +114,16 @@ def start_detached(workspace: Workspace, *, as_json: bool) -> int:
     except KeyboardInterrupt:
         echo(f"the run (process {process.pid}) continues to start; `harness stop` ends it", err=True)
         raise
-    _print_lines(output.new_lines(at_end=True), err=True)
+    echo_lines(output.new_lines(at_end=True), err=True)
     if process.returncode is not None:
         echo(f"the run has ended (exit code {process.returncode}); its output is in {log}", err=True)
         return process.returncode if process.returncode >= 0 else 128 - process.returncode
     if as_json:
-        echo_json(json.dumps({"pid": process.pid, "log": str(log)}))
+        echo_document({"pid": process.pid, "log": str(log)}, indent=None)
     else:
         echo(f"the run is up: process {process.pid}, log {log}")
         echo("`harness attach` follows it, `harness status --watch` shows it, `harness stop` ends it")
     return 0
-
-
-def _print_lines(lines: list[str], *, err: bool = False) -> None:
-    for line in lines:
-        echo(line, err=err)
 
 
 @contextmanager

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import click
 
 from harness.cli.devices import choose_devices
-from harness.cli.display.output import echo, echo_json, emit, json_option
+from harness.cli.display.output import echo, echo_document, emit, json_option
 from harness.cli.display.progress import progress_bar
 from harness.cli.options import COUNT
 from harness.errors import AnswerIsNo
@@ -25,7 +23,7 @@ from harness.ledger.audit.since import since_when
 from harness.ledger.index import Index
 from harness.model.config import Config
 from harness.model.entry import Entry
-from harness.model.judging import JudgeProgress, JudgeRequest
+from harness.model.judging import JudgeAnswer, JudgeRequest
 from harness.model.paths import LEDGER, problem_path, solution_path
 from harness.model.sessions import Spread
 from harness.model.truncate import shortened
@@ -67,7 +65,7 @@ def audit(
             "breaks": [chain_break.record() for chain_break in result.breaks],
             "reruns": [asdict(entry) for entry in reruns],
         }
-        echo_json(json.dumps(document, indent=2, default=str))
+        echo_document(document)
     else:
         _print(result)
         if spread is not None:
@@ -147,15 +145,14 @@ def _measure_again(
             reruns = []
             for entry in chosen:
                 echo(f"measuring {entry.problem} seq {entry.seq} again", err=True)
-                answer = _judge(judge, repo, tip, entry, config, data_root_of(workspace, config))
+                answer = _judge(judge, repo, tip, entry, config)
                 reruns.append(compare(entry, answer, spread, together=len(chosen)))
     return reruns, spread
 
 
-def _judge(judge: JudgeProcess, repo: Repo, tip: str, entry: Entry, config: Config, data_root: Path | None) -> Any:  # noqa: ANN401 - an answer
-
+def _judge(judge: JudgeProcess, repo: Repo, tip: str, entry: Entry, config: Config) -> JudgeAnswer:
     assert entry.candidate is not None  # noqa: S101 - only measured candidates are chosen
-    half_width = config.judge.half_width(entry.target)
+    data_root = data_root_of(repo.workspace, config)
     with tempfile.TemporaryDirectory(prefix="kernel-harness-") as scratch:
         problem = repo.export(tip, problem_path(entry.problem), Path(scratch) / entry.problem)
         path = solution_path(entry.problem, entry.target)
@@ -168,14 +165,10 @@ def _judge(judge: JudgeProcess, repo: Repo, tip: str, entry: Entry, config: Conf
             data_root=str(data_root) if data_root else None,
             solution_dir=str(repo.export(entry.candidate.commit, path, Path(scratch) / "solution")),
             baseline={workload.uuid: workload.variant for workload in entry.workloads if workload.variant},
-            half_width=half_width,
+            half_width=config.judge.half_width(entry.target),
             max_judge_s=config.judge.max_judge_s,
         )
-        return judge.ask(request, _ignore_progress)
-
-
-def _ignore_progress(progress: JudgeProgress) -> None:
-    del progress
+        return judge.ask(request, lambda _: None)
 
 
 def _times(value: float | None) -> str:

@@ -13,7 +13,7 @@ import click
 from pydantic import TypeAdapter, ValidationError
 
 from harness.cli.devices import DeviceChoice, choose_devices
-from harness.cli.display.output import echo, echo_json, emit, json_option
+from harness.cli.display.output import echo, echo_json, echo_lines, emit, json_option
 from harness.cli.display.results import print_with_weaknesses
 from harness.cli.options import COUNT, POSITIVE, sandbox_option
 from harness.cli.process_commands import log_to_file, stop_on_signals
@@ -234,8 +234,7 @@ def profile(
     if as_json:
         echo_json(report.model_dump_json(indent=2))
     else:
-        for line in report_lines(report):
-            echo(line)
+        echo_lines(report_lines(report))
     if not report.kernels:
         raise AnswerIsNo(f"no counters: {report.reason}")
 

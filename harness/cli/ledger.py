@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict
 
 import click
 
-from harness.cli.display.output import echo, echo_json, emit, json_option
+from harness.cli.display.output import echo, echo_document, emit, json_option
 from harness.errors import ConfigurationError
 from harness.git.repo import Repo
 from harness.ledger.ledger import coordination_branch
@@ -35,7 +34,7 @@ def upgrade(*, dry_run: bool, as_json: bool) -> None:
     with nullcontext() if dry_run else _no_start(workspace), Repo(workspace) as repo:
         result = upgrade_ledger(workspace, repo, coordination_branch(workspace), dry_run=dry_run)
     if as_json:
-        echo_json(json.dumps({"needed": result.is_outdated, "dry_run": dry_run, **asdict(result)}, indent=2))
+        echo_document({"needed": result.is_outdated, "dry_run": dry_run, **asdict(result)})
         return
     if not result.is_outdated:
         echo(f"the ledger on {result.branch} has format {result.after} already: nothing to do")

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from harness.cli.completion_values import complete_problem
-from harness.cli.display.output import echo, emit, json_option
+from harness.cli.display.output import echo_lines, emit, json_option
 from harness.cli.display.standings import speedup_with_margin
 from harness.cli.display.tables import Column, screen_width, table_lines
 from harness.cli.merge_commands import opened
@@ -53,10 +53,8 @@ def log(problem: str | None, *, run: str | None, number: int, as_json: bool) -> 
         about = "".join([f" of {problem}" if problem else "", f" in run {run}" if run else ""])
         raise AnswerIsNo(f"the ledger has no entries{about}", remedy="`harness problems list` prints the problems")
     if not as_json:
-        for text in table_lines(lines, _columns(one_problem=problem is not None), screen_width()):
-            echo(text)
-        for text in _legend(lines):
-            echo(text)
+        echo_lines(table_lines(lines, _columns(one_problem=problem is not None), screen_width()))
+        echo_lines(_legend(lines))
 
 
 def _for_scripts(row: Row, line: _LogLine) -> dict[str, Any]:

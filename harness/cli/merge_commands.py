@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import click
 
 from harness.cli.completion_values import complete_branch, complete_problem
-from harness.cli.display.output import echo, echo_json, emit, json_option
+from harness.cli.display.output import echo, echo_document, echo_lines, emit, json_option
 from harness.cli.display.progress import progress_bar
 from harness.cli.display.results import print_judgement
 from harness.cli.display.tables import Column, screen_width, table_lines
@@ -59,8 +58,7 @@ def review(
 
     Without an argument: list the champions without a pull request.
     """
-    with opened() as (workspace, config, repo, index):
-        del workspace
+    with opened() as (_, config, repo, index):
         run = run or config.run
         base = base or main_branch(repo, config.coordination_branch)
         if problem_or_branch is None:
@@ -69,7 +67,7 @@ def review(
         target = target or single_target(config, index, run)
         reviewed = collect(repo, index, problem_or_branch, base=base, target=target, run=run)
     if as_json:
-        echo_json(json.dumps(_as_data(reviewed), indent=2, default=str))
+        echo_document(_as_data(reviewed))
     else:
         _print(reviewed, diff=not no_diff)
 
@@ -109,7 +107,7 @@ def pr(
         elif pull.branch:
             pull.notes.append("not pushed: " + ("--no-push" if remote else "there is no remote"))
     if as_json:
-        echo_json(json.dumps(_pull_data(pull), indent=2))
+        echo_document(_pull_data(pull))
     else:
         _print_pull(pull)
 
@@ -133,7 +131,7 @@ def proof(commits: str, *, ledger: str | None, markdown: bool, as_json: bool) ->
             name: getattr(result, name) for name in ("base", "head", "problem", "target", "tree", "faults", "notes")
         }
         document |= {"holds": result.holds, "seq": entry.seq if entry else None, "weaknesses": for_scripts(weak)}
-        echo_json(json.dumps(document, indent=2))
+        echo_document(document)
     else:
         bullet = "- " if markdown else "  "
         if markdown:
@@ -164,8 +162,7 @@ def opened(*, patience_s: float | None = None) -> Iterator[tuple[Workspace, Conf
     with Repo(workspace) as repo, Index(workspace, branch=config.coordination_branch) as index:
         with progress_bar("reading the ledger") as progress:
             messages = index.refresh(repo, progress, patience_s=patience_s)
-        for message in messages:
-            echo(f"harness: {message}", err=True)
+        echo_lines((f"harness: {message}" for message in messages), err=True)
         yield workspace, config, repo, index
 
 
@@ -214,17 +211,11 @@ def _headline(entry: Entry, weak: Sequence[Weakness]) -> str:
 
 def _print(reviewed: Review, *, diff: bool) -> None:
     echo(f"{reviewed.problem} for {reviewed.target}", bold=True)
-    echo(
-        f"candidate  {reviewed.commit[:12]} tree {reviewed.tree[:12]}"
-        + (f" on {reviewed.branch}" if reviewed.branch else "")
-    )
+    on_branch = f" on {reviewed.branch}" if reviewed.branch else ""
+    echo(f"candidate  {reviewed.commit[:12]} tree {reviewed.tree[:12]}{on_branch}")
     echo(f"entry      {_entry_line(reviewed.measured)}")
-    standing = (
-        "none"
-        if reviewed.present_tree is None
-        else f"tree {reviewed.present_tree[:12]}: {_entry_line(reviewed.present)}"
-    )
-    echo(f"stands now {standing}")
+    present = f"tree {reviewed.present_tree[:12]}: {_entry_line(reviewed.present)}" if reviewed.present_tree else "none"
+    echo(f"stands now {present}")
     for name, value in reviewed.provenance.items():
         echo(f"{name.lower():10} {printable(value)}")
     if reviewed.warnings:
@@ -250,8 +241,7 @@ def _print_history(reviewed: Review) -> None:
             Column("speed-up", lambda attempt: f"{attempt.speedup:.3f}x" if attempt.speedup else "-"),
             Column("what", lambda attempt: attempt.description[:_WHAT_LENGTH], min_width=24),
         )
-        for line in table_lines(reviewed.attempts, columns, screen_width()):
-            echo(line)
+        echo_lines(table_lines(reviewed.attempts, columns, screen_width()))
     if reviewed.lessons:
         echo("\nlessons, the newest first")
         for lesson in reviewed.lessons:
@@ -270,7 +260,6 @@ def _as_data(reviewed: Review) -> dict[str, Any]:
     fields = {**vars(reviewed), "attempts": [attempt.row() for attempt in reviewed.attempts]}
     for name in ("measured", "present"):
         measured: MeasuredCandidate | None = fields[name]
-        fields[name] = None
         if measured is not None:
             fields[name] = {"hash": measured.hash, **measured.counts.model_dump(mode="json")}
     return fields
@@ -285,11 +274,7 @@ def _pull_data(pull: Pull) -> dict[str, Any]:
         "branch": pull.branch.name if pull.branch else None,
         "commit": pull.branch.commit if pull.branch else None,
         "made": pull.branch.is_new if pull.branch else False,
-        "remote": pull.remote,
-        "url": pull.url,
-        "title": pull.title,
-        "body": pull.body,
-        "notes": pull.notes,
+        **{name: getattr(pull, name) for name in ("remote", "url", "title", "body", "notes")},
     }
 
 

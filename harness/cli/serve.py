@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from harness.cli.display.output import echo
+from harness.cli.display.output import echo, echo_lines
 from harness.cli.display.progress import progress_bar
 from harness.git.repo import Repo
 from harness.ledger.index import Index
@@ -50,8 +50,7 @@ def serve(workspace: Path, *, port: int, bind: str, run: str | None, target: str
         collector = Collector(directory, repo, index, run=run, target=target)
         with progress_bar("reading the ledger") as progress:
             texts = collector.collect(progress)
-        for message in (*collector.messages, *_warnings(config, bind)):
-            echo(f"harness: {message}", err=True)
+        echo_lines((f"harness: {message}" for message in (*collector.messages, *_warnings(config, bind))), err=True)
         stack.pop_all()  # `serve_page` closes all of them
         serve_page(listener, collector, texts, _announce)
 

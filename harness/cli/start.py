@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import signal
 import sys
@@ -15,7 +14,7 @@ import click
 from harness.cli.attach import start_detached
 from harness.cli.completion_values import complete_glob
 from harness.cli.devices import choose_devices
-from harness.cli.display.output import echo, echo_json, json_option
+from harness.cli.display.output import echo, echo_document, echo_lines, json_option
 from harness.cli.display.standings import standing_lines
 from harness.cli.display.tables import screen_width
 from harness.cli.options import COUNT, POSITIVE, agent_option, cluster_option, devices_option, metrics_option
@@ -29,6 +28,7 @@ from harness.ledger.standings_table import for_scripts, outdated_note, totals, w
 from harness.model.config import Budget, Config
 from harness.model.paths import run_branches
 from harness.model.printable import printable
+from harness.model.truncate import first_names
 from harness.run_end import Limits, Outcome, Snapshot
 from harness.workspace.configuration import load_config
 from harness.workspace.directories import Workspace
@@ -265,13 +265,12 @@ def _finish(workspace: Workspace, config: Config, target: str, outcome: Outcome,
             "pending": [{key: getattr(candidate, key) for key in keys} for candidate in pending],
             "checkout": sentences,
         }
-        echo_json(json.dumps(document, indent=2, default=str))
+        echo_document(document)
         return
     echo(f"ended: {outcome.reason}")
     notes = [totals(table), *outdated_note(table), *weakness_notes(table), *_unbeaten(table)]
     notes += [_pending_line(pending)] if pending else []
-    for line in [*standing_lines(table, screen_width()), *notes, *sentences, _next_line(table)]:
-        echo(line)
+    echo_lines([*standing_lines(table, screen_width()), *notes, *sentences, _next_line(table)])
 
 
 def _unbeaten(table: tuple[Standing, ...]) -> list[str]:
@@ -310,10 +309,10 @@ def _pending_candidates(repo: Repo, index: Index, config: Config, target: str) -
 
 def _pending_line(pending: Sequence[CommittedCandidate]) -> str:
     """Return the line that names submissions without a verdict."""
-    shown = [f"{candidate.problem} by {candidate.worker} ({candidate.commit[:12]})" for candidate in pending[:_NAMED]]
-    omitted = f" and {len(pending) - _NAMED} more" if len(pending) > _NAMED else ""
+    names = [f"{candidate.problem} by {candidate.worker} ({candidate.commit[:12]})" for candidate in pending]
     plural = "submission is" if len(pending) == 1 else "submissions are"
-    return f"pending: {len(pending)} {plural} not judged yet: {', '.join(shown)}{omitted}; `harness start` judges them"
+    shown = first_names(names, _NAMED)
+    return f"pending: {len(pending)} {plural} not judged yet: {shown}; `harness start` judges them"
 
 
 def _next_line(table: Sequence[Standing]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 import time
@@ -13,7 +12,7 @@ from typing import Any
 
 import click
 
-from harness.cli.display.output import echo, echo_json, emit, json_option
+from harness.cli.display.output import echo, echo_document, echo_lines, emit, json_option
 from harness.cli.display.standings import standing_lines
 from harness.cli.display.status_lines import LedgerView, frame, run_days, run_standings, running_lines, today_lines
 from harness.cli.display.tables import screen_width
@@ -63,7 +62,7 @@ def _status(run: str | None, *, show_all: bool, as_json: bool) -> None:
         days = [{"target": target, **day.for_scripts()} for target, _, day in shown]
         running = {name: _for_scripts(status) for name, status in processes.items()}
         document = {"run": run, "problems": problems, "today": days, "running": running, "checkout": sentences}
-        echo_json(json.dumps(document, indent=2, default=str))
+        echo_document(document)
         return
     for target, table, day in shown:
         echo(f"run {run}" + (f", target {target}" if target else ""), bold=True)
@@ -74,8 +73,7 @@ def _status(run: str | None, *, show_all: bool, as_json: bool) -> None:
             lines = [*standing_lines(table, screen_width(), max_rows=max_rows), *notes, *lines]
         else:
             lines.insert(0, "there are no problems: `harness problems import` adds some")
-        for line in lines:
-            echo(line)
+        echo_lines(lines)
 
 
 def _max_rows(lines: int, tables: int) -> int | None:
@@ -93,7 +91,7 @@ def _costs(run: str | None, *, as_json: bool) -> None:
         tables = [standing for _, table in run_standings(workspace, config, index, name) for standing in table]
     rows = _cost_rows(accounts, tables)
     if as_json:
-        echo_json(json.dumps({"run": name, **rows}, indent=2))
+        echo_document({"run": name, **rows})
         return
     for heading, table in rows.items():
         emit([_cells(row) for row in table], as_json=False, empty=f"{heading}: no session was opened yet")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import threading
 
 import click
 
-from harness.cli.display.output import echo, echo_json, json_option
+from harness.cli.display.output import echo, echo_document, echo_json, json_option
 from harness.cli.display.results import print_with_weaknesses
 from harness.errors import EXIT_NO, AnswerIsNo
 from harness.git.repo import Repo
@@ -52,9 +51,8 @@ def submit(message: str, target: str | None, deadline_s: float, *, wait: bool, a
             )
         if not wait:
             if as_json:
-                echo_json(
-                    json.dumps({"commit": submission.commit, "tree": submission.tree, "branch": submission.branch})
-                )
+                document = {"commit": submission.commit, "tree": submission.tree, "branch": submission.branch}
+                echo_document(document, indent=None)
             return 0
         tried = ProblemCandidates(place.workspace, repo, config, target_name)
         tried.begin(place.problem, place.worktree / problem_path(place.problem))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
 
-from harness.cli.display.output import echo, echo_json, emit, json_option
+from harness.cli.display.output import echo, echo_document, emit, json_option
 from harness.cli.options import run_option
 from harness.errors import AnswerIsNo
 from harness.git.repo import Repo
@@ -68,7 +67,7 @@ def transcript(
     openings = [opening for opening in accounts if opening.session == account.session]
     if as_json:
         document = {"accounts": [opening.record() for opening in openings], "items": [asdict(item) for item in items]}
-        echo_json(json.dumps(document, indent=2))
+        echo_document(document)
         return
     _print(items, openings, full=full)
 

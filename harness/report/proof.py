@@ -27,6 +27,7 @@ from harness.model.paths import (
     solution_path,
 )
 from harness.model.printable import printable
+from harness.model.truncate import first_names
 from harness.model.verdict import EntryKind, Verdict
 from harness.model.weaknesses import weakness_lines
 from harness.report.merge_branches import changed_paths, text_of
@@ -141,7 +142,7 @@ def _outside_changes(paths: frozenset[str], directory: str | None) -> Iterator[s
         group = [path for path in outside if path.startswith(prefix)]
         named.update(group)
         if group:
-            yield f"it changes {description}: {_list(group)}"
+            yield f"it changes {description}: {first_names([*map(printable, group)], _MAX_LISTED)}"
     for path in outside:
         file = parse_problem_path(path)
         if file and file.inside and path not in named and affects_judging(file.inside):
@@ -149,12 +150,7 @@ def _outside_changes(paths: frozenset[str], directory: str | None) -> Iterator[s
             yield f"it changes how {file.problem} is judged: {printable(path)} is part of the problem's digest"
     unrelated = [path for path in outside if path not in named and not _solution_of(path)]
     if unrelated:
-        yield f"it changes files outside {directory}: {_list(unrelated)}"
-
-
-def _list(paths: Sequence[str]) -> str:
-    omitted = f" and {len(paths) - _MAX_LISTED} more" if len(paths) > _MAX_LISTED else ""
-    return ", ".join(map(printable, paths[:_MAX_LISTED])) + omitted
+        yield f"it changes files outside {directory}: {first_names([*map(printable, unrelated)], _MAX_LISTED)}"
 
 
 def _chain_faults(chains: Chains, commit: str) -> Iterator[str]:

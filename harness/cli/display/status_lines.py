@@ -16,7 +16,7 @@ from harness.ledger.standings_table import totals, weakness_notes
 from harness.model.config import Config
 from harness.model.printable import printable
 from harness.model.process_status import DaemonStatus, ProcessStatus, WorkerStatus
-from harness.model.truncate import shortened
+from harness.model.truncate import first_names, shortened
 from harness.model.weaknesses import SYMBOL
 from harness.report.merging import main_branch
 from harness.report.today import Today, today
@@ -82,8 +82,8 @@ def today_lines(day: Today) -> list[str]:
     stuck = [f"{problem} ({reason})" for problem, reason in day.stuck]
     spent = "" if day.usd is None else f", ${day.usd:.2f} (${day.usd_since or 0:.2f} since yesterday)"
     lines = [
-        f"improved since yesterday: {_first_names(improved) or 'nothing'}",
-        f"stuck: {_first_names(stuck) or 'nothing'}",
+        f"improved since yesterday: {first_names(improved, _NAMED) or 'nothing'}",
+        f"stuck: {first_names(stuck, _NAMED) or 'nothing'}",
         f"cost: {_hours(day.device_s)} of device time ({_hours(day.device_s_since)} since yesterday){spent}",
     ]
     if day.suspects:
@@ -91,13 +91,9 @@ def today_lines(day: Today) -> list[str]:
             f"waits for you: {len(day.suspects)} SUSPECT: {day.suspects[0].description}: `{day.suspects[0].command}`"
         )
     if day.unmerged:
-        names = _first_names([champion.description for champion in day.unmerged])
+        names = first_names([champion.description for champion in day.unmerged], _NAMED)
         lines.append(f"waits for you: champions without a pull request: {names}: `{day.unmerged[0].command}`")
     return lines
-
-
-def _first_names(words: list[str]) -> str:
-    return ", ".join(words[:_NAMED]) + (f" and {len(words) - _NAMED} more" if len(words) > _NAMED else "")
 
 
 def _hours(seconds: float) -> str:

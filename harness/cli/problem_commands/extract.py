@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harness.cli.display.output import echo, echo_json, emit, json_option
+from harness.cli.display.output import echo, echo_document, emit, json_option
 from harness.workspace.directories import Workspace
 
 if TYPE_CHECKING:
@@ -68,7 +67,7 @@ def extract(
     directory = into if into is not None else _workspace_problems()
     log = _extract_all(names, directory, only, direction, replace=replace, write=not dry_run)
     if as_json:
-        echo_json(json.dumps(_as_data(log), indent=2))
+        echo_document(_as_data(log))
     else:
         _print_summary(log, directory, dry_run=dry_run)
     return 0 if log.problems else 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -12,7 +11,7 @@ from typing import Any
 import click
 
 from harness.cli.devices import choose_devices
-from harness.cli.display.output import echo, echo_json, emit, json_option
+from harness.cli.display.output import echo, echo_document, emit, json_option
 from harness.errors import ConfigurationError
 from harness.formats.import_problems import ImportResult, import_problems, problem_named
 from harness.formats.import_solutions import read_solution_json, solution_from_json
@@ -64,7 +63,7 @@ def _import_all(
     target = target or choose_devices(load_config(workspace)).target
     rows = _import_rows(results, workspace, target, data_root)
     if as_json:
-        echo_json(json.dumps(rows, indent=2))
+        echo_document(rows)
     else:
         _print_imported(rows, target)
     return 0 if all(row["usable"] for row in rows) else 1
@@ -84,7 +83,7 @@ def _import_solution(
         warnings.append(f"its dependencies are not installed: {', '.join(document.spec.dependencies)}")
     row = {"problem": key, "target": target, "directory": str(directory), "warnings": warnings}
     if as_json:
-        echo_json(json.dumps([row], indent=2))
+        echo_document([row])
         return
     echo(f"{document.name}: written to {directory}")
     for warning in warnings:

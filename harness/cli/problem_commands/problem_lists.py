@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import click
 
 from harness.cli.completion_values import complete_glob, complete_problem, complete_suite
-from harness.cli.display.output import echo, echo_json, emit, json_option
+from harness.cli.display.output import echo, echo_document, emit, json_option
 from harness.errors import AnswerIsNo, ConfigurationError, FormatError
 from harness.formats.problem_tags import ProblemFilter, ProblemTags, provenance_in, tags_of
 from harness.formats.problems import DEFINITION_NAME, Findings, inspect_problem, list_problems
@@ -92,7 +91,7 @@ def show(problem: str, *, as_json: bool) -> None:
     """Show a problem: its origin, axes, inputs and outputs, and the shapes and bytes of each workload."""
     loaded = one_problem(problem)
     if as_json:
-        echo_json(json.dumps(_as_data(loaded), indent=2))
+        echo_document(_as_data(loaded))
     else:
         echo(_as_text(loaded))
 

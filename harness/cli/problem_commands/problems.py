@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import click
 
 from harness.cli.completion_values import complete_glob, complete_problem
-from harness.cli.display.output import echo, echo_json, emit, json_option
+from harness.cli.display.output import echo, echo_document, echo_lines, emit, json_option
 from harness.cli.options import COUNT
 from harness.cli.problem_commands.extract import extract
 from harness.cli.problem_commands.importing import import_
@@ -63,7 +62,7 @@ def check(globs: tuple[str, ...], *, deep: bool, jobs: int, modules: bool, as_js
             "warnings": list(findings.warnings),
         })  # fmt: skip
     if as_json:
-        echo_json(json.dumps(rows, indent=2))
+        echo_document(rows)
     else:
         _print_checked(rows)
     return 0 if rows and all(row["ok"] for row in rows) else 1
@@ -175,12 +174,11 @@ def _check_deep(findings: Sequence[Findings], *, jobs: int, modules: bool, as_js
             echo(f"     warning: the exception `{stale}` has no effect", err=as_json)
     wall_s = time.monotonic() - began
     if as_json:
-        echo_json(json.dumps([report.as_data() for report in reports], indent=2))
+        echo_document([report.as_data() for report in reports])
     else:
         for item in unreadable:
             echo(f"BAD  {item.key}  cannot be read; see `harness problems check {item.key}`")
-        for line in summary(reports, wall_s):
-            echo(line)
+        echo_lines(summary(reports, wall_s))
     return 0 if reports and not unreadable and not any(report.failures for report in reports) else 1
 
 

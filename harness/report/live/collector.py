@@ -144,9 +144,8 @@ class _RunView:
         if time.monotonic() - self._spending_at >= _SPENT_EVERY_S:
             spent = self._accounts.spent(self.subject[0])
             self._texts["spending"] = as_json(spending(config, self._last_start, self._last_daemon, spent))
-            self._texts["headline"] = as_json(
-                headline(list(self._problems.summaries.values()), spent[0].usd if spent else None)
-            )
+            summaries = list(self._problems.summaries.values())
+            self._texts["headline"] = as_json(headline(summaries, spent[0].usd if spent else None))
             self._spending_at = time.monotonic()
         return {**self._texts, **{f"{PROBLEM}{name}": text for name, text in self._problems.texts.items()}}
 
