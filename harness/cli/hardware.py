@@ -59,31 +59,24 @@ def measure(device: str, *, as_json: bool) -> None:
     file = store_rates(rates, hardware_directory())
     listed = table().get(rates.target)
     bound = listed or hardware_of(rates)
+    double = max(bound.tflops.tensor.get("float64", 0.0), bound.tflops.vector["float64"])
     rows: list[dict[str, Any]] = [
         {"figure": "bandwidth GB/s", "measured": rates.bandwidth_gbs, "in bounds": bound.bandwidth_gbs},
         {"figure": "float32 TFLOP/s", "measured": rates.float32_tflops, "in bounds": bound.tflops.vector["float32"]},
-        {"figure": "float64 TFLOP/s", "measured": rates.float64_tflops, "in bounds": _double(bound)},
+        {"figure": "float64 TFLOP/s", "measured": rates.float64_tflops, "in bounds": double},
     ]
     dtypes = dict.fromkeys([*rates.tensor_tflops, *bound.tflops.tensor])
-    rows += [
-        {
-            "figure": f"{dtype} products TFLOP/s",
-            "measured": rates.tensor_tflops.get(dtype),
-            "in bounds": bound.tflops.tensor.get(dtype),
-        }
-        for dtype in dtypes
-        if dtype != "float64"
-    ]
-    emit(
-        rows,
-        as_json=as_json,
-        columns={
-            "figure": lambda row: row["figure"],
-            "measured": lambda row: _number(row["measured"]),
-            "in bounds": lambda row: _number(row["in bounds"]),
-            "measured / bound": _share,
-        },
-    )
+    for dtype in dtypes:
+        if dtype != "float64":
+            measured, in_bounds = rates.tensor_tflops.get(dtype), bound.tflops.tensor.get(dtype)
+            rows.append({"figure": f"{dtype} products TFLOP/s", "measured": measured, "in bounds": in_bounds})
+    columns: dict[str, Any] = {
+        "figure": lambda row: row["figure"],
+        "measured": lambda row: _number(row["measured"]),
+        "in bounds": lambda row: _number(row["in bounds"]),
+        "measured / bound": _share,
+    }
+    emit(rows, as_json=as_json, columns=columns)
     if not as_json:
         source = "the vendor's figures" if listed else "the measured figures, with margins"
         echo(f"\n{rates.name} (target {rates.target}), stored in {file}; bounds use {source}")
@@ -112,10 +105,6 @@ def _row(figures: Hardware) -> dict[str, Any]:
         "vector_tflops": dict(figures.tflops.vector),
         "source": dict(figures.source),
     }
-
-
-def _double(figures: Hardware) -> float:
-    return max(figures.tflops.tensor.get("float64", 0.0), figures.tflops.vector["float64"])
 
 
 def _number(value: float | None) -> str:

@@ -114,8 +114,7 @@ def daemon(
     end_with_parent()
     stop, _ = stop_on_signals()
     workspace = Workspace.find()
-    overrides: dict[str, object] = {"run": run_name} if run_name else {}
-    config = load_config(workspace, overrides)
+    config = load_config(workspace, {"run": run_name})
     log_to_file(workspace, "daemon")
     run_daemon(
         workspace,

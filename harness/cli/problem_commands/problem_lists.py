@@ -44,21 +44,18 @@ def list_(
     """List the workspace's problems that match a GLOB and meet all conditions."""
     conditions = ProblemFilter(family, direction, dtype, tags, suite)
     rows = [_row(findings, facts) for findings, facts in _with_tags(inspected(globs)) if conditions.admits(facts)]
-    emit(
-        rows,
-        as_json=as_json,
-        columns={
-            "problem": lambda row: row["problem"],
-            "operation": lambda row: row["op_type"] or "-",
-            "direction": lambda row: row["direction"],
-            "workloads": lambda row: str(row["workloads"]),
-            "solutions": lambda row: ", ".join(row["solutions"]) or "-",
-            "state": lambda row: count_of(row["errors"], "error") if row["errors"] else row["profile"] or "ok",
-        },
-        empty="no problem meets all conditions; `harness problems list` shows all"
-        if globs or conditions != ProblemFilter()
-        else "no problems; `harness init --problems SUITE` or `harness problems import PATH` adds some",
-    )
+    columns: dict[str, Any] = {
+        "problem": lambda row: row["problem"],
+        "operation": lambda row: row["op_type"] or "-",
+        "direction": lambda row: row["direction"],
+        "workloads": lambda row: str(row["workloads"]),
+        "solutions": lambda row: ", ".join(row["solutions"]) or "-",
+        "state": lambda row: count_of(row["errors"], "error") if row["errors"] else row["profile"] or "ok",
+    }
+    empty = "no problems; `harness init --problems SUITE` or `harness problems import PATH` adds some"
+    if globs or conditions != ProblemFilter():
+        empty = "no problem meets all conditions; `harness problems list` shows all"
+    emit(rows, as_json=as_json, columns=columns, empty=empty)
 
 
 @click.command()
@@ -69,19 +66,16 @@ def list_(
 def suites(*, shipped: bool, as_json: bool) -> None:
     """List the suites of the workspace with their numbers of problems, families and dtypes."""
     rows = _shipped_suites() if shipped else _suite_rows(_with_tags(inspected(())))
-    emit(
-        rows,
-        as_json=as_json,
-        columns={
-            "suite": lambda row: row["suite"],
-            "problems": lambda row: str(row["problems"]),
-            "backward": lambda row: str(row["backward"]),
-            "workloads": lambda row: str(row["workloads"]),
-            "families": lambda row: _most_frequent(row["families"]),
-            "dtypes": lambda row: _most_frequent(row["dtypes"]),
-        },
-        empty="no problems; `harness problems suites --shipped` shows what `harness init --problems SUITE` copies",
-    )
+    columns: dict[str, Any] = {
+        "suite": lambda row: row["suite"],
+        "problems": lambda row: str(row["problems"]),
+        "backward": lambda row: str(row["backward"]),
+        "workloads": lambda row: str(row["workloads"]),
+        "families": lambda row: _most_frequent(row["families"]),
+        "dtypes": lambda row: _most_frequent(row["dtypes"]),
+    }
+    empty = "no problems; `harness problems suites --shipped` shows what `harness init --problems SUITE` copies"
+    emit(rows, as_json=as_json, columns=columns, empty=empty)
 
 
 @click.command()

@@ -120,19 +120,16 @@ def sol(problem: str, *, target: str, as_json: bool) -> None:
             row["elementwise"] = dict(bound.elementwise)
             row["rates"] = "measured" if bound.is_measured else "listed"
         rows.append(row)
-    emit(
-        rows,
-        as_json=as_json,
-        columns={
-            "workload": lambda row: row["workload"],
-            "sol us": lambda row: _number(row["sol_us"]),
-            "floor us": lambda row: _number(row["floor_us"]),
-            "flops": lambda row: _number(row["flops"]),
-            "bytes": lambda row: _number(row["bytes"]),
-            "rates": lambda row: row["rates"] or "-",
-            "limited by": lambda row: row["limited_by"] or row["reason"],
-        },
-    )
+    columns: dict[str, Any] = {
+        "workload": lambda row: row["workload"],
+        "sol us": lambda row: _number(row["sol_us"]),
+        "floor us": lambda row: _number(row["floor_us"]),
+        "flops": lambda row: _number(row["flops"]),
+        "bytes": lambda row: _number(row["bytes"]),
+        "rates": lambda row: row["rates"] or "-",
+        "limited by": lambda row: row["limited_by"] or row["reason"],
+    }
+    emit(rows, as_json=as_json, columns=columns)
 
 
 def _print_checked(rows: Sequence[Mapping[str, Any]]) -> None:
