@@ -6,8 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -98,8 +96,14 @@ def start_detached(workspace: Workspace, *, as_json: bool) -> int:
     log.parent.mkdir(parents=True, exist_ok=True)
     rotate(log)
     command = [sys.executable, "-m", "harness", *(word for word in sys.argv[1:] if word != "--detach")]
-    with _hangup_ignored(), log.open("ab") as file:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True)
+    handler_before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the run inherits it, as with nohup
+    try:
+        with log.open("ab") as file:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
+            )
+    finally:
+        signal.signal(signal.SIGHUP, handler_before)
     output, until = GrowingFile(log), time.monotonic() + _START_TIMEOUT_S
     try:
         while process.poll() is None and not _is_up(workspace, process.pid):
@@ -124,16 +128,6 @@ def start_detached(workspace: Workspace, *, as_json: bool) -> int:
         echo(f"the run is up: process {process.pid}, log {log}")
         echo("`harness attach` follows it, `harness status --watch` shows it, `harness stop` ends it")
     return 0
-
-
-@contextmanager
-def _hangup_ignored() -> Iterator[None]:
-    """Let the processes that are started in this block ignore SIGHUP, as nohup does: they inherit ignored signals."""
-    handler_before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGHUP, handler_before)
 
 
 def _is_up(workspace: Workspace, pid: int) -> bool:

@@ -76,7 +76,10 @@ def _import_solution(
     key = key or problem_named(document.definition, workspace.problems, list_problems(workspace.problems))
     problem = load_problem(workspace.problems / key, key=key, data_root=data_root_of(workspace))
     target = (target or document.spec.target_hardware[0]).lower()
-    directory = workspace.problems / key / SOLUTIONS / _safe_target(target)
+    if not is_target(target):
+        message = f"`{target}` is not a target; expected letters, digits, - and _ (set it with --target)"
+        raise click.UsageError(message)
+    directory = workspace.problems / key / SOLUTIONS / target
     solution = load_solution(solution_from_json(path, directory, replace=replace))
     warnings = [str(error) for error in check_solution(solution, problem.definition)]
     if document.spec.dependencies:
@@ -88,12 +91,6 @@ def _import_solution(
     echo(f"{document.name}: written to {directory}")
     for warning in warnings:
         echo(f"warning: {warning}")
-
-
-def _safe_target(target: str) -> str:
-    if is_target(target):
-        return target
-    raise click.UsageError(f"`{target}` is not a target; expected letters, digits, - and _ (set it with --target)")
 
 
 def ask_for_trust(path: Path) -> None:
