@@ -16,14 +16,11 @@ _COMMANDS = {
     "attach": ("harness.cli.attach", "Follow a run that was started with --detach."),
     "stop": ("harness.cli.process_commands", "End a running `harness start` cleanly."),
     "daemon": ("harness.cli.process_commands", "Run the benchmark daemon alone."),
-    "planner": (
-        "harness.cli.process_commands",
-        "Run the planner alone, replay a ledger, or simulate policies.",
-    ),
+    "planner": ("harness.cli.process_commands", "Run the planner alone, replay a ledger, or simulate policies."),
     "worker": ("harness.cli.process_commands", "Run one worker alone."),
     "submit": ("harness.cli.submit", "Commit the solution of the current worktree and wait for its evaluation."),
     "evaluate": ("harness.cli.evaluate", "Judge a solution now, without the ledger."),
-    "profile": ("harness.cli.profile", "Read the hardware counters of a solution that passed."),
+    "profile": ("harness.cli.evaluate", "Read the hardware counters of a solution that passed."),
     "problems": (
         "harness.cli.problem_commands.problems",
         "List, show, check and import problems, and compute their bounds.",
@@ -38,9 +35,9 @@ _COMMANDS = {
     "proof": ("harness.cli.merge_commands", "Check that the ledger proves the solutions in a range of commits."),
     "audit": ("harness.cli.audit", "Check that the ledger is complete and unchanged."),
     "ledger": ("harness.cli.ledger", "Maintain the ledger's files: upgrade their format."),
-    "report": ("harness.cli.report", "Write one self-contained HTML page about a run."),
+    "report": ("harness.cli.output_files", "Write one self-contained HTML page about a run."),
     "serve": ("harness.cli.serve", "Show a run as a live page in a browser."),
-    "export": ("harness.cli.export", "Write a champion as a solution.json for SOL-ExecBench."),
+    "export": ("harness.cli.output_files", "Write a champion as a solution.json for SOL-ExecBench."),
     "completion": ("harness.cli.completion", "Print the completion script of a shell."),
 }
 

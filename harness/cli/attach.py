@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from harness.cli.display.output import echo, echo_json
-
-if TYPE_CHECKING:
-    from harness.model.process_status import StartStatus
-    from harness.workspace.directories import Workspace
+from harness.child_process import output_file
+from harness.cli.display.output import echo, echo_document, echo_lines
+from harness.errors import AnswerIsNo, ConfigurationError
+from harness.model.process_status import DaemonStatus, StartStatus
+from harness.workspace.directories import Workspace
+from harness.workspace.files import file_lock
+from harness.workspace.log_files import GrowingFile, rotate
+from harness.workspace.run_result import read_run_result
+from harness.workspace.status import is_alive, read_start_status, running_processes
 
 _POLL_S = 0.1
 _START_TIMEOUT_S = 900.0
@@ -31,12 +31,6 @@ def attach() -> int:
 
     The exit code is that of the run.
     """
-    from harness.errors import AnswerIsNo, ConfigurationError
-    from harness.workspace.directories import Workspace
-    from harness.workspace.log_files import GrowingFile
-    from harness.workspace.run_result import read_run_result
-    from harness.workspace.status import is_alive, read_start_status
-
     workspace = Workspace.find()
     status = read_start_status(workspace)
     result = read_run_result(workspace)
@@ -48,12 +42,12 @@ def attach() -> int:
     try:
         echo(f"following {log} of process {status.pid}; Ctrl-C does not end the run", err=True)
         while is_alive(status):
-            _print_lines(output.new_lines())
+            echo_lines(output.new_lines())
             time.sleep(_POLL_S)
     except KeyboardInterrupt:
         echo("the run continues: `harness attach` follows it again, `harness stop` ends it", err=True)
         raise
-    _print_lines(output.new_lines(at_end=True))
+    echo_lines(output.new_lines(at_end=True))
     result = read_run_result(workspace)
     if result is None or (result.pid, result.process_start_ticks) != (status.pid, status.process_start_ticks):
         raise ConfigurationError(
@@ -71,8 +65,6 @@ def _output_of(status: StartStatus) -> Path:
     Raises:
         AnswerIsNo: stdout is a terminal or a pipe.
     """
-    from harness.errors import AnswerIsNo
-
     try:
         log = Path(f"/proc/{status.pid}/fd/1").resolve()
     except OSError:
@@ -98,23 +90,24 @@ def start_detached(workspace: Workspace, *, as_json: bool) -> int:
     Raises:
         ConfigurationError: another run is in progress in the workspace, or the run has not started in time.
     """
-    from harness.child_process import output_file
-    from harness.errors import ConfigurationError
-    from harness.workspace.files import file_lock
-    from harness.workspace.log_files import GrowingFile, rotate
-
     with file_lock(workspace.start_lock, owner="harness start --detach"):
         pass  # fails if a run is in progress, before that run's log is renamed
     log = output_file(workspace, "start")
     log.parent.mkdir(parents=True, exist_ok=True)
     rotate(log)
     command = [sys.executable, "-m", "harness", *(word for word in sys.argv[1:] if word != "--detach")]
-    with _hangup_ignored(), log.open("ab") as file:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True)
+    handler_before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the run inherits it, as with nohup
+    try:
+        with log.open("ab") as file:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
+            )
+    finally:
+        signal.signal(signal.SIGHUP, handler_before)
     output, until = GrowingFile(log), time.monotonic() + _START_TIMEOUT_S
     try:
         while process.poll() is None and not _is_up(workspace, process.pid):
-            _print_lines(output.new_lines(), err=True)
+            echo_lines(output.new_lines(), err=True)
             if time.monotonic() >= until:
                 raise ConfigurationError(
                     f"the run (process {process.pid}) has not started within {_START_TIMEOUT_S:.0f} s; it still runs",
@@ -125,38 +118,20 @@ def start_detached(workspace: Workspace, *, as_json: bool) -> int:
     except KeyboardInterrupt:
         echo(f"the run (process {process.pid}) continues to start; `harness stop` ends it", err=True)
         raise
-    _print_lines(output.new_lines(at_end=True), err=True)
+    echo_lines(output.new_lines(at_end=True), err=True)
     if process.returncode is not None:
         echo(f"the run has ended (exit code {process.returncode}); its output is in {log}", err=True)
         return process.returncode if process.returncode >= 0 else 128 - process.returncode
     if as_json:
-        echo_json(json.dumps({"pid": process.pid, "log": str(log)}))
+        echo_document({"pid": process.pid, "log": str(log)}, indent=None)
     else:
         echo(f"the run is up: process {process.pid}, log {log}")
         echo("`harness attach` follows it, `harness status --watch` shows it, `harness stop` ends it")
     return 0
 
 
-def _print_lines(lines: list[str], *, err: bool = False) -> None:
-    for line in lines:
-        echo(line, err=err)
-
-
-@contextmanager
-def _hangup_ignored() -> Iterator[None]:
-    """Let the processes that are started in this block ignore SIGHUP, as nohup does: they inherit ignored signals."""
-    handler_before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGHUP, handler_before)
-
-
 def _is_up(workspace: Workspace, pid: int) -> bool:
     """Return True if every process of a run has written its status record and a judge is ready."""
-    from harness.model.process_status import DaemonStatus, StartStatus
-    from harness.workspace.status import running_processes
-
     running = running_processes(workspace)
     start, daemon = running.get("start"), running.get("daemon")
     if not isinstance(start, StartStatus) or start.pid != pid or not isinstance(daemon, DaemonStatus):

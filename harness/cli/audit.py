@@ -2,36 +2,41 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness.cli.display.output import echo, echo_json, emit, json_option
+from harness.cli.devices import choose_devices
+from harness.cli.display.output import echo, echo_document, emit, json_option
+from harness.cli.display.progress import progress_bar
+from harness.cli.options import COUNT
+from harness.errors import AnswerIsNo
+from harness.git.problem_digests import digest_at
+from harness.git.repo import Repo
+from harness.ledger.audit.audit import Audit
+from harness.ledger.audit.audit import audit as run_audit
+from harness.ledger.audit.rerun import Rerun, choose, compare, sessions_of
+from harness.ledger.audit.since import since_when
+from harness.ledger.index import Index
+from harness.model.config import Config
+from harness.model.entry import Entry
+from harness.model.judging import JudgeAnswer, JudgeRequest
 from harness.model.paths import LEDGER, problem_path, solution_path
+from harness.model.sessions import Spread
 from harness.model.truncate import shortened
-
-if TYPE_CHECKING:
-    from harness.git.repo import Repo
-    from harness.ledger.audit.audit import Audit
-    from harness.ledger.audit.rerun import Rerun
-    from harness.model.config import Config
-    from harness.model.entry import Entry
-    from harness.model.judging import JudgeProgress
-    from harness.model.sessions import Spread
-    from harness.workspace.blocking_judge import JudgeProcess
-    from harness.workspace.directories import Workspace
+from harness.workspace.blocking_judge import JudgeProcess, judge_process
+from harness.workspace.configuration import data_root_of, load_config
+from harness.workspace.directories import Workspace
 
 _LONGEST_CELL = 60
 
 
 @click.command()
 @click.option("--since", metavar="WHEN", help="Check only entries since then: 2d, 12h, a date, or a commit.")
-@click.option("--rerun", type=click.IntRange(min=1), metavar="N", help="Also measure N entries again on a device.")
+@click.option("--rerun", type=COUNT, metavar="N", help="Also measure N entries again on a device.")
 @click.option("--top", is_flag=True, help="With --rerun: the N fastest entries instead of N random ones.")
 @click.option("--seed", type=int, help="With --rerun: seed of the random choice, to repeat it.")
 @click.option("--device", help="With --rerun: the device; by default harness.yaml's first.")
@@ -43,13 +48,6 @@ def audit(
 
     Prints each break, and exits with 1 if there is one. Chains and heads are always checked from the first document.
     """
-    from harness.cli.display.progress import progress_bar
-    from harness.errors import AnswerIsNo
-    from harness.git.repo import Repo
-    from harness.ledger.audit.audit import audit as run_audit
-    from harness.ledger.audit.since import since_when
-    from harness.workspace.directories import Workspace
-
     workspace = Workspace.find()
     reruns: list[Rerun] = []
     spread: Spread | None = None
@@ -67,7 +65,7 @@ def audit(
             "breaks": [chain_break.record() for chain_break in result.breaks],
             "reruns": [asdict(entry) for entry in reruns],
         }
-        echo_json(json.dumps(document, indent=2, default=str))
+        echo_document(document)
     else:
         _print(result)
         if spread is not None:
@@ -135,13 +133,6 @@ def _measure_again(
     workspace: Workspace, repo: Repo, number: int, *, top: bool, seed: int | None, device: str | None
 ) -> tuple[list[Rerun], Spread]:
     """Judge entries of the ledger again; return the results and the spread between sessions."""
-    from harness.cli.devices import choose_devices
-    from harness.git.problem_digests import digest_at
-    from harness.ledger.audit.rerun import choose, compare, sessions_of
-    from harness.ledger.index import Index
-    from harness.workspace.blocking_judge import judge_process
-    from harness.workspace.configuration import data_root_of, load_config
-
     config = load_config(workspace)
     tip = repo.tip(config.coordination_branch)
     with Index(workspace, branch=config.coordination_branch) as index:
@@ -154,16 +145,14 @@ def _measure_again(
             reruns = []
             for entry in chosen:
                 echo(f"measuring {entry.problem} seq {entry.seq} again", err=True)
-                answer = _judge(judge, repo, tip, entry, config, data_root_of(workspace, config))
+                answer = _judge(judge, repo, tip, entry, config)
                 reruns.append(compare(entry, answer, spread, together=len(chosen)))
     return reruns, spread
 
 
-def _judge(judge: JudgeProcess, repo: Repo, tip: str, entry: Entry, config: Config, data_root: Path | None) -> Any:  # noqa: ANN401 - an answer
-    from harness.model.judging import JudgeRequest
-
+def _judge(judge: JudgeProcess, repo: Repo, tip: str, entry: Entry, config: Config) -> JudgeAnswer:
     assert entry.candidate is not None  # noqa: S101 - only measured candidates are chosen
-    half_width = config.judge.half_width(entry.target)
+    data_root = data_root_of(repo.workspace, config)
     with tempfile.TemporaryDirectory(prefix="kernel-harness-") as scratch:
         problem = repo.export(tip, problem_path(entry.problem), Path(scratch) / entry.problem)
         path = solution_path(entry.problem, entry.target)
@@ -176,14 +165,10 @@ def _judge(judge: JudgeProcess, repo: Repo, tip: str, entry: Entry, config: Conf
             data_root=str(data_root) if data_root else None,
             solution_dir=str(repo.export(entry.candidate.commit, path, Path(scratch) / "solution")),
             baseline={workload.uuid: workload.variant for workload in entry.workloads if workload.variant},
-            half_width=half_width,
+            half_width=config.judge.half_width(entry.target),
             max_judge_s=config.judge.max_judge_s,
         )
-        return judge.ask(request, _ignore_progress)
-
-
-def _ignore_progress(progress: JudgeProgress) -> None:
-    del progress
+        return judge.ask(request, lambda _: None)
 
 
 def _times(value: float | None) -> str:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import click
+import click
 
-Completion = Callable[["click.Context", "click.Parameter", str], list[str]]
+from harness.errors import HarnessError
+from harness.workspace.directories import Workspace
+
+Completion = Callable[[click.Context, click.Parameter, str], list[str]]
 """Function of click that returns the words which complete a typed text."""
 
 
 def _problems() -> list[str]:
-    from harness.errors import HarnessError
     from harness.formats.problems import list_problems
-    from harness.workspace.directories import Workspace
 
     try:
         return list_problems(Workspace.find().problems)
@@ -29,21 +27,14 @@ def _suites(keys: Sequence[str]) -> list[str]:
 
 
 def _branches() -> list[str]:
-    from harness.errors import HarnessError
     from harness.model.paths import BRANCH_NAMESPACES
-    from harness.workspace.directories import Workspace
 
     try:
         heads = Workspace.find().git_common_dir / "refs" / "heads"
     except HarnessError:
         return []
-    return [
-        _name(heads, file) for top in BRANCH_NAMESPACES for file in sorted((heads / top).rglob("*")) if file.is_file()
-    ]
-
-
-def _name(heads: Path, file: Path) -> str:
-    return file.relative_to(heads).as_posix()
+    files = (file for top in BRANCH_NAMESPACES for file in sorted((heads / top).rglob("*")) if file.is_file())
+    return [file.relative_to(heads).as_posix() for file in files]
 
 
 def _globs() -> list[str]:
@@ -52,7 +43,6 @@ def _globs() -> list[str]:
 
 
 def _shipped_suites() -> Sequence[str]:
-    from harness.errors import HarnessError
     from harness.workspace.shipped_files import shipped_suites
 
     try:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 
 from harness.model.config import Config
+from harness.sol.hardware import target_name
 
 _NVIDIA_SMI_TIMEOUT_S = 10
 
@@ -70,8 +71,6 @@ def _is_installed(name: str) -> bool:
 
 def gpu_target() -> str | None:
     """Return the target name of the first GPU, such as `h200`; None without a usable GPU."""
-    from harness.sol.hardware import target_name
-
     names = gpu_names()
     return target_name(names[0]) if names else None
 

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterator
-from pathlib import Path
+from contextlib import nullcontext
+from importlib.util import find_spec
 
 import click
 
+from harness.cli.devices import choose_devices, missing_gpu_packages
 from harness.cli.display.output import echo, emit, json_option
 from harness.cli.preflight.check import Check
 from harness.errors import AnswerIsNo, ConfigurationError, HarnessError, HostFaultError
+from harness.git.repo import Repo
+from harness.ledger.coordination import read_assignments
+from harness.model.config import Config
+from harness.sol.hardware import table, target_name
+from harness.sol.measured_gpu import hardware_directory, stored_rates
+from harness.workspace.configuration import explain_config, load_config
 from harness.workspace.directories import Workspace
+from harness.workspace.files import file_lock
 
 
 @click.command()
@@ -24,11 +33,13 @@ def doctor(cluster: str | None, *, as_json: bool) -> None:
 
     The exit code is 1 if a requirement is missing.
     """
+    from harness.cli.cluster import cluster_checks
+
     try:
         workspace: Workspace | None = Workspace.find()
     except ConfigurationError:
         workspace = None
-    checks = [*_machine(), *_run(workspace), *_repository(workspace), *_cluster(cluster)]
+    checks = [*_machine(), *_run(workspace), *_repository(workspace), *(cluster_checks(cluster) if cluster else ())]
     settings = _settings(workspace)
     if as_json:
         emit([*(check.row() for check in checks), *settings], as_json=True)
@@ -45,28 +56,13 @@ def doctor(cluster: str | None, *, as_json: bool) -> None:
         raise AnswerIsNo(f"{count}: {names}", remedy="type\n    " + "\n    ".join(commands))
 
 
-def _cluster(address: str | None) -> Iterator[Check]:
-    from harness.cli.cluster import cluster_checks
-
-    return cluster_checks(address) if address else iter(())
-
-
 def _machine() -> Iterator[Check]:
-    yield Check("python", "ok", platform.python_version())
-    yield from _gpu()
-
-
-def _gpu() -> Iterator[Check]:
-    """Yield checks of the GPU, of the packages of its judge, and of the packages of some languages."""
-    from importlib.util import find_spec
-
-    from harness.cli.devices import missing_gpu_packages
+    """Yield checks of Python, the GPU, the packages of its judge, and the packages of some languages."""
     from harness.cli.preflight.machine import output_of
     from harness.judge.build.toolkit import seek_nvcc
     from harness.judge.devices.mps import require_no_mps
-    from harness.sol.hardware import table, target_name
-    from harness.sol.measured_gpu import hardware_directory, stored_rates
 
+    yield Check("python", "ok", platform.python_version())
     gpu_line = output_of("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
     if gpu_line is None:
         yield Check("GPU", "note", "nvidia-smi lists no GPU: the default device is cpu")
@@ -116,10 +112,7 @@ def _nvrtc() -> Check:
 
 def _run(workspace: Workspace | None) -> Iterator[Check]:
     """Yield checks of the requirements of `harness start`, with its default device and agent."""
-    from harness.cli.devices import choose_devices
     from harness.cli.preflight.requirements import examine
-    from harness.model.config import Config
-    from harness.workspace.configuration import load_config
 
     try:
         config = load_config(workspace) if workspace else Config()
@@ -132,26 +125,25 @@ def _run(workspace: Workspace | None) -> Iterator[Check]:
 
 
 def _repository(workspace: Workspace | None) -> Iterator[Check]:
-    from harness.git.repo import Repo
-
     if workspace is None:
         yield Check("workspace", "note", "not in a workspace", "harness init DIR    # or change into a workspace")
         return
     yield Check("workspace", "ok", str(workspace.root))
     try:
-        from harness.ledger.coordination import read_assignments
-        from harness.workspace.configuration import load_config
-
         config = load_config(workspace)
         with Repo(workspace) as repo:
             rows = read_assignments(repo, config.coordination_branch)
         yield Check("COORDINATION.md", "ok", f"{len(rows)} rows on {config.coordination_branch}")
     except HarnessError as error:
-        where = f"{error.where}: " if error.where else ""
-        yield Check("COORDINATION.md", "missing", f"{where}{error.message}", _edit("COORDINATION.md", error))
+        yield Check.of_error("COORDINATION.md", error, fix=_edit("COORDINATION.md", error))
     yield from _checkout(workspace)
     for name in ("daemon", "planner"):
-        yield from _lock(workspace.state / f"{name}.lock", name)
+        lock = workspace.state / f"{name}.lock"
+        try:
+            with file_lock(lock, owner="harness doctor") if lock.exists() else nullcontext():
+                pass
+        except ConfigurationError as error:
+            yield Check(f"harness {name}", "note", error.message)
 
 
 def _edit(name: str, error: HarnessError) -> str:
@@ -163,9 +155,6 @@ def _edit(name: str, error: HarnessError) -> str:
 
 def _checkout(workspace: Workspace) -> Iterator[Check]:
     """Yield a note for each difference between the checkout and the coordination branch."""
-    from harness.git.repo import Repo
-    from harness.workspace.configuration import load_config
-
     try:
         config = load_config(workspace)
         with Repo(workspace) as repo:
@@ -176,21 +165,7 @@ def _checkout(workspace: Workspace) -> Iterator[Check]:
         yield Check("checkout", "note", sentence, "harness status")
 
 
-def _lock(path: Path, name: str) -> Iterator[Check]:
-    from harness.workspace.files import file_lock
-
-    if not path.exists():
-        return
-    try:
-        with file_lock(path, owner="harness doctor"):
-            pass
-    except ConfigurationError as error:
-        yield Check(f"harness {name}", "note", error.message)
-
-
 def _settings(workspace: Workspace | None) -> list[dict[str, str]]:
-    from harness.workspace.configuration import explain_config
-
     try:
         settings = explain_config(workspace) if workspace else []
     except HarnessError:

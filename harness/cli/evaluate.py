@@ -1,31 +1,49 @@
-"""`harness evaluate` and `harness baseline`: measurements in the foreground, without the ledger."""
+"""`harness evaluate`, `baseline` and `profile`: measurements in the foreground, without the ledger."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+from pydantic import TypeAdapter, ValidationError
 
-from harness.cli.display.output import echo, echo_json, emit, json_option
+from harness.cli.devices import DeviceChoice, choose_devices
+from harness.cli.display.output import echo, echo_json, echo_lines, emit, json_option
+from harness.cli.display.results import print_with_weaknesses
+from harness.cli.options import COUNT, POSITIVE, sandbox_option
+from harness.cli.process_commands import log_to_file, stop_on_signals
+from harness.cli.targets import candidate, find_problem
+from harness.errors import AnswerIsNo, ConfigurationError, HarnessError
+from harness.model.config import Config, SandboxKind
+from harness.model.counter_text import report_lines
+from harness.model.counters import CounterReport
+from harness.model.devices import expand_devices, parse_device
+from harness.model.judging import Baselines, JudgeAnswer, JudgeProgress, JudgeRequest, Variant
+from harness.model.problem import Problem
+from harness.model.weaknesses import facts_of, weaknesses
+from harness.sol.hardware import CPU
+from harness.workspace.blocking_judge import JudgeProcess, judge_process
+from harness.workspace.configuration import load_config
+from harness.workspace.directories import Workspace, user_cache
+from harness.workspace.files import atomic_write
 
-if TYPE_CHECKING:
-    from harness.cli.devices import DeviceChoice
-    from harness.model.config import Config, SandboxKind
-    from harness.model.judging import Baselines, JudgeAnswer, JudgeProgress, JudgeRequest, Variant
-    from harness.model.problem import Problem
-    from harness.workspace.blocking_judge import JudgeProcess
-    from harness.workspace.directories import Workspace
-
+_USD, _MINUTES, _EVALUATIONS = 10.0, 120.0, 30
+_QUICK_HALF_WIDTH = 0.1
+"""Half-width for the evaluation before a profile: only its verdict matters, not its speed-up."""
 _device = click.option("--device", metavar="DEVICE", help="cpu, cuda, cuda:1; the default is that of `harness start`.")
-sandbox_option = click.option(
-    "--sandbox",
-    type=click.Choice(["bubblewrap", "none"]),
-    default="bubblewrap",
-    show_default=True,
-    help="none: run the code without a sandbox; only for code that you trust.",
-)
+
+
+def _checked_variant(_context: click.Context, _parameter: click.Parameter, against: str) -> str:
+    try:
+        return against if against == "fastest" else TypeAdapter[str](Variant).validate_python(against)
+    except ValidationError:
+        message = f"`{against}` is no baseline; `harness baseline PROBLEM` lists those that are measured"
+        raise click.BadParameter(message) from None
 
 
 @click.command()
@@ -46,7 +64,7 @@ sandbox_option = click.option(
     metavar="VARIANT",
     default="fastest",
     show_default=True,
-    callback=lambda _context, _parameter, value: _checked_variant(value),
+    callback=_checked_variant,
     help="The baseline to compare with: `eager`, `compile`, `baseline`, one of `judge.more_baselines`, or "
     "`library_NAME`. `fastest` measures all baselines first, once.",
 )
@@ -66,38 +84,23 @@ def evaluate(
     as_json: bool,
 ) -> None:
     """Judge a solution: a solution directory, a problem directory with --solution, or a commit with --problem."""
-    from harness.cli.targets import candidate
-    from harness.errors import AnswerIsNo
-    from harness.workspace.blocking_judge import judge_process
-
-    workspace = workspace_near(Path(path_or_commit))
-    cache = cache_of(workspace)
-    config, chosen = chosen_device(workspace, device)
+    workspace = _workspace_near(Path(path_or_commit))
+    config, chosen = _chosen_device(workspace, device)
     named = candidate(path_or_commit, problem_name, solution_json, target=chosen.target, workspace=workspace)
-    with named as (problem, solution_dir):
-        with judge_process(first_device(chosen), cache, sandbox) as judge:
-            measured = _baselines(judge, problem, cache, config) if against == "fastest" else None
-            if measured is not None:
-                variants = _fastest(measured)
-            else:
-                uuids = (workload.uuid for workload in problem.workloads)
-                variants = {"baseline": dict.fromkeys(uuids, against)}
-            settings = {"half_width": half_width or config.judge.half_width(chosen.target), "max_judge_s": max_seconds}
-            answer = judge.ask(judge_request(problem, solution_dir, **variants, **settings), show_progress)
-        clear_progress()
-        if as_json:
-            echo_json(answer.model_dump_json(indent=2))
+    with named as (problem, solution_dir), _started_judge(chosen, workspace, sandbox) as judge:
+        measured = _baselines(judge, problem, workspace, config) if against == "fastest" else None
+        if measured is not None:
+            variants = _fastest(measured)
         else:
-            _print(answer, measured)
+            variants = {"baseline": dict.fromkeys((workload.uuid for workload in problem.workloads), against)}
+        settings = {"half_width": half_width or config.judge.half_width(chosen.target), "max_judge_s": max_seconds}
+        answer = judge.ask(_judge_request(problem, solution_dir, **variants, **settings), _show_progress)
+    if as_json:
+        echo_json(answer.model_dump_json(indent=2))
+    else:
+        print_with_weaknesses(answer, weaknesses(facts_of(answer), facts_of(measured) if measured else None))
     if answer.verdict != "PASSED":
         raise AnswerIsNo(f"{answer.verdict}: {answer.reason}")
-
-
-def _print(answer: JudgeAnswer, measured: JudgeAnswer | None) -> None:
-    from harness.cli.display.results import print_with_weaknesses
-    from harness.model.weaknesses import facts_of, weaknesses
-
-    print_with_weaknesses(answer, weaknesses(facts_of(answer), facts_of(measured) if measured else None))
 
 
 @click.command()
@@ -106,22 +109,13 @@ def _print(answer: JudgeAnswer, measured: JudgeAnswer | None) -> None:
     "--make", is_flag=True, help="Let one agent with a budget optimise the PyTorch code; its best becomes baseline/."
 )
 @click.option(
-    "--max-usd",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="X",
-    help="With --make: the agent's budget in USD; the default is 10.",
+    "--max-usd", type=POSITIVE, metavar="X", help="With --make: the agent's budget in USD; the default is 10."
 )
 @click.option(
-    "--max-minutes",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="M",
-    help="With --make: the agent's time in minutes; the default is 120.",
+    "--max-minutes", type=POSITIVE, metavar="M", help="With --make: the agent's time in minutes; the default is 120."
 )
 @click.option(
-    "--max-evaluations",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="With --make: the number of evaluations; the default is 30.",
+    "--max-evaluations", type=COUNT, metavar="N", help="With --make: the number of evaluations; the default is 30."
 )
 @_device
 @sandbox_option
@@ -138,21 +132,21 @@ def baseline(
     as_json: bool,
 ) -> None:
     """Measure a problem's baselines: the reference in eager mode and compiled, baseline/, judge.more_baselines."""
-    from harness.cli.targets import find_problem
-    from harness.workspace.blocking_judge import judge_process
-
     if not make and (max_usd, max_minutes, max_evaluations) != (None, None, None):
         raise click.UsageError("--max-usd, --max-minutes and --max-evaluations limit what --make starts; add --make")
-    workspace = workspace_near(Path(problem))
+    workspace = _workspace_near(Path(problem))
     measured_problem = find_problem(problem, workspace)
-    config, chosen = chosen_device(workspace, device)
-    with judge_process(first_device(chosen), cache_of(workspace), sandbox) as judge:
+    config, chosen = _chosen_device(workspace, device)
+    with _started_judge(chosen, workspace, sandbox) as judge:
         if make:
-            limits = {"usd": max_usd, "minutes": max_minutes, "evaluations": max_evaluations}
+            limits = {
+                "agent.per_session.usd": max_usd or _USD,
+                "agent.per_session.minutes": max_minutes or _MINUTES,
+                "agent.per_session.evaluations": max_evaluations or _EVALUATIONS,
+            }
             _make(judge, measured_problem, workspace, config, limits)
             measured_problem = find_problem(problem, workspace)
-        measured = _baselines(judge, measured_problem, cache_of(workspace), config, use_cache=False)
-    clear_progress()
+        measured = _baselines(judge, measured_problem, workspace, config, use_cache=False)
     fastest = _fastest(measured)
     tables = {"baseline": measured.baselines, "sealed_baseline": measured.sealed_baselines}
     rows: list[dict[str, Any]] = [{"uuid": work.uuid, "axes": work.axes} for work in measured_problem.workloads]
@@ -171,37 +165,102 @@ def baseline(
 
 
 def _make(
-    judge: JudgeProcess,
-    problem: Problem,
-    workspace: Workspace | None,
-    config: Config,
-    limits: Mapping[str, Any],
+    judge: JudgeProcess, problem: Problem, workspace: Workspace | None, config: Config, limits: Mapping[str, float]
 ) -> None:
-    from harness.cli.baseline_make import make
-    from harness.errors import ConfigurationError
+    """Let an agent with a budget optimise the PyTorch code, and install its best solution as `baseline/`."""
+    from harness.agents.baseline import install_baseline, make_baseline
+    from harness.agents.kinds import check_claude
+    from harness.agents.session import Event, Text, ToolUse
 
     if workspace is None:
         raise ConfigurationError("--make needs a workspace", remedy="harness init DIR")
-    fastest = _fastest(_baselines(judge, problem, cache_of(workspace), config))
+    fastest = _fastest(_baselines(judge, problem, workspace, config))
+    config = load_config(workspace, {"agent.kind": "claude", **limits})
+    check_claude(config)
+    stop, _ = stop_on_signals()
+    log_to_file(workspace, "baseline")
 
     def ask(solution: Path) -> JudgeAnswer:
-        return judge.ask(judge_request(problem, solution, **fastest), show_progress)
+        return judge.ask(_judge_request(problem, solution, **fastest), _show_progress)
 
-    make(workspace, problem, ask, target=judge.ready.target, **limits)
+    def on_event(event: Event) -> None:
+        if isinstance(event, Text):
+            echo(f"  {event.text}")
+        elif isinstance(event, ToolUse):
+            echo(f"  {event.name} {event.summary}")
+
+    result = make_baseline(workspace, config, problem, ask, target=judge.ready.target, stop=stop, on_event=on_event)
+    echo(f"ended: {result.end.reason} {result.end.text}; {result.submissions} submissions, {result.usd:.2f} USD")
+    if result.best is None:
+        raise AnswerIsNo("no submission passed: baseline/ is unchanged", where=problem.key)
+    directory = install_baseline(problem, result)
+    echo(f"{directory}: {result.speedup:.3f} times as fast as the fastest baseline before; review it and commit it")
 
 
-def chosen_device(workspace: Workspace | None, device: str | None) -> tuple[Config, DeviceChoice]:
-    """Return the configuration, and the devices and target that a command uses.
+@click.command()
+@click.argument("path_or_commit", metavar="SOLUTION")
+@click.option("--problem", "problem_name", metavar="P", help="The problem: its key, or its directory.")
+@click.option(
+    "--workload",
+    metavar="UUID",
+    help="The workload, by the beginning of its uuid; the default is the one with the most data.",
+)
+@click.option("--device", metavar="DEVICE", help="cuda, cuda:1; the default is that of `harness start`.")
+@sandbox_option
+@json_option
+def profile(
+    path_or_commit: str,
+    *,
+    problem_name: str | None,
+    workload: str | None,
+    device: str | None,
+    sandbox: SandboxKind,
+    as_json: bool,
+) -> None:
+    """Read the hardware counters of a solution that PASSED; a solution without a verdict is judged first.
 
-    Args:
-        workspace: read for its configuration; None outside of one.
-        device: value of `--device`; None without it.
+    Nsight Compute reads the counters of the harness's launcher, for language cuda and for Triton solutions whose
+    launches can be recorded. No verdict uses them.
     """
-    from harness.cli.devices import choose_devices
-    from harness.model.config import Config
-    from harness.model.devices import expand_devices, parse_device
-    from harness.workspace.configuration import load_config
+    workspace = _workspace_near(Path(path_or_commit))
+    _, chosen = _chosen_device(workspace, device)
+    if chosen.target == CPU:
+        raise AnswerIsNo("no counters: no hardware counters are read on the target cpu")
+    with (
+        candidate(path_or_commit, problem_name, None, target=chosen.target, workspace=workspace) as named,
+        _started_judge(chosen, workspace, sandbox) as judge,
+    ):
+        report = _report(judge, *named, workload)
+    if as_json:
+        echo_json(report.model_dump_json(indent=2))
+    else:
+        echo_lines(report_lines(report))
+    if not report.kernels:
+        raise AnswerIsNo(f"no counters: {report.reason}")
 
+
+def _report(judge: JudgeProcess, problem: Problem, solution_dir: Path, workload: str | None) -> CounterReport:
+    """Return the counters; a solution without a verdict is first judged against the eager reference."""
+
+    def counters() -> CounterReport:
+        answer = judge.ask(_judge_request(problem, solution_dir, kind="profile", workload=workload), _show_progress)
+        if answer.counters is None:
+            raise HarnessError(f"the judge cannot profile: {answer.verdict}: {answer.reason}", where=problem.key)
+        return answer.counters
+
+    report = counters()
+    if report.needs_verdict:
+        against = dict.fromkeys((measured.uuid for measured in problem.workloads), "eager")
+        request = _judge_request(problem, solution_dir, baseline=against, half_width=_QUICK_HALF_WIDTH)
+        judged = judge.ask(request, _show_progress)
+        if judged.verdict != "PASSED":
+            raise AnswerIsNo(f"only a solution that passes can be profiled: {judged.verdict}: {judged.reason}")
+        report = counters()
+    return report
+
+
+def _chosen_device(workspace: Workspace | None, device: str | None) -> tuple[Config, DeviceChoice]:
+    """Return the configuration, and the devices and target that a command uses."""
     devices = None if device is None else (device,)
     config = (
         load_config(workspace, {"devices": devices}) if workspace else Config.model_validate({"devices": devices or ()})
@@ -212,11 +271,13 @@ def chosen_device(workspace: Workspace | None, device: str | None) -> tuple[Conf
     return config, chosen
 
 
-def first_device(chosen: DeviceChoice) -> str:
-    """Return the first of the chosen devices."""
-    from harness.model.devices import expand_devices
-
-    return expand_devices(chosen.devices)[0]
+@contextmanager
+def _started_judge(chosen: DeviceChoice, workspace: Workspace | None, sandbox: SandboxKind) -> Iterator[JudgeProcess]:
+    """Yield a judge on the first of the chosen devices; after the block, clear the line of `_show_progress`."""
+    with judge_process(expand_devices(chosen.devices)[0], _cache_of(workspace), sandbox) as judge:
+        yield judge
+    if sys.stderr.isatty():
+        sys.stderr.write("\r\033[K")
 
 
 def _columns(key: str, table: Baselines) -> dict[str, Any]:
@@ -230,75 +291,37 @@ def _columns(key: str, table: Baselines) -> dict[str, Any]:
     return {**{f"{clock}{name} us": time(name) for name in names}, f"{clock}baseline": lambda row: row[key] or "-"}
 
 
-def _checked_variant(against: str) -> str:
-    from pydantic import TypeAdapter, ValidationError
-
-    from harness.model.judging import Variant
-
-    try:
-        return against if against == "fastest" else TypeAdapter[str](Variant).validate_python(against)
-    except ValidationError:
-        message = f"`{against}` is no baseline; `harness baseline PROBLEM` lists those that are measured"
-        raise click.BadParameter(message) from None
-
-
-def workspace_near(near: Path) -> Workspace | None:
+def _workspace_near(near: Path) -> Workspace | None:
     """Return the workspace that contains a path or the current directory; None without one."""
-    from harness.errors import ConfigurationError
-    from harness.workspace.directories import Workspace
-
-    for start in (near if near.exists() else None, Path.cwd()):
-        if start is not None:
-            try:
-                return Workspace.find(start)
-            except ConfigurationError:
-                continue
+    for start in filter(Path.exists, (near, Path.cwd())):
+        with suppress(ConfigurationError):
+            return Workspace.find(start)
     return None
 
 
-def cache_of(workspace: Workspace | None) -> Path:
-    """Return the cache of a workspace; the user's cache without a workspace."""
-    from harness.workspace.directories import user_cache
-
+def _cache_of(workspace: Workspace | None) -> Path:
     return user_cache() if workspace is None else workspace.cache
 
 
 def _baselines(
-    judge: JudgeProcess, problem: Problem, cache: Path, config: Config, *, use_cache: bool = True
+    judge: JudgeProcess, problem: Problem, workspace: Workspace | None, config: Config, *, use_cache: bool = True
 ) -> JudgeAnswer:
     """Return an answer with the times of all variants, cached by problem, judge version and device."""
-    import contextlib
-    import hashlib
-
-    from pydantic import ValidationError
-
-    from harness.errors import AnswerIsNo
-    from harness.model.judging import JudgeAnswer
-    from harness.workspace.files import atomic_write
-
     more_variants = config.judge.more_baselines
     key = " ".join((problem.digest, judge.ready.environment.judge, judge.ready.device.id, *more_variants))
-    file = cache / "baselines" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
+    file = _cache_of(workspace) / "baselines" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
     if use_cache and file.is_file():
-        with contextlib.suppress(ValidationError):  # an older version stored fewer fields
+        with suppress(ValidationError):  # an older version stored fewer fields
             return JudgeAnswer.model_validate_json(file.read_text())
-    answer = judge.ask(judge_request(problem, more_variants=more_variants), show_progress)
+    answer = judge.ask(_judge_request(problem, more_variants=more_variants), _show_progress)
     if answer.verdict != "PASSED":
         raise AnswerIsNo(f"the baseline cannot be measured: {answer.verdict}: {answer.reason}")
     atomic_write(file, answer.model_dump_json())
     return answer
 
 
-def judge_request(problem: Problem, solution: Path | None = None, **settings: Any) -> JudgeRequest:  # noqa: ANN401
-    """Return a request to judge a solution, or to measure the baselines.
-
-    Args:
-        problem: the problem.
-        solution: the solution directory; None for the baselines.
-        settings: further fields of the request; `kind` overrides its kind.
-    """
-    from harness.model.judging import JudgeRequest
-
+def _judge_request(problem: Problem, solution: Path | None = None, **settings: Any) -> JudgeRequest:  # noqa: ANN401
+    """Return a request to judge a solution, or to measure the baselines."""
     kind = settings.pop("kind", "evaluation" if solution else "baseline")
     return JudgeRequest(
         id="1",
@@ -319,18 +342,8 @@ def _fastest(measured: JudgeAnswer) -> dict[str, dict[str, Variant]]:
     return {"baseline": fastest(measured.baselines), "sealed_baseline": fastest(measured.sealed_baselines)}
 
 
-def show_progress(progress: JudgeProgress) -> None:
+def _show_progress(progress: JudgeProgress) -> None:
     """Write one line to stderr that replaces the line before; nothing if stderr is not a terminal."""
-    import sys
-
     if sys.stderr.isatty():
         sys.stderr.write(f"\r\033[K{progress.stage} {progress.done}/{progress.of}")
         sys.stderr.flush()
-
-
-def clear_progress() -> None:
-    """Clear the line that `show_progress` wrote."""
-    import sys
-
-    if sys.stderr.isatty():
-        sys.stderr.write("\r\033[K")

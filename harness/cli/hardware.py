@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from harness.cli.display.output import echo, emit, json_option
-
-if TYPE_CHECKING:
-    from harness.sol.hardware import Hardware
+from harness.errors import ConfigurationError
+from harness.model.devices import parse_device
+from harness.sol.hardware import Hardware, table
+from harness.sol.measured_gpu import hardware_directory, hardware_of, store_rates, stored_rates, stored_targets
 
 
 @click.group()
@@ -23,9 +24,6 @@ def hardware() -> None:
 @json_option
 def list_(*, as_json: bool) -> None:
     """List all GPUs with figures: the vendor's, and those measured on this host."""
-    from harness.sol.hardware import table
-    from harness.sol.measured_gpu import hardware_directory, hardware_of, stored_rates, stored_targets
-
     directory = hardware_directory()
     hardware_figures = list(table().values())
     for target in stored_targets(directory):
@@ -43,12 +41,8 @@ def measure(device: str, *, as_json: bool) -> None:
 
     Bounds on a GPU of the hardware table use the vendor's figures; the printed table compares both.
     """
-    from harness.errors import ConfigurationError
     from harness.judge.devices.lock import take_device_lock
-    from harness.model.devices import parse_device
     from harness.sol import gpu_measurement
-    from harness.sol.hardware import table
-    from harness.sol.measured_gpu import hardware_directory, hardware_of, store_rates
 
     kind, ordinal = parse_device(device)
     if kind != "cuda":
@@ -65,31 +59,24 @@ def measure(device: str, *, as_json: bool) -> None:
     file = store_rates(rates, hardware_directory())
     listed = table().get(rates.target)
     bound = listed or hardware_of(rates)
+    double = max(bound.tflops.tensor.get("float64", 0.0), bound.tflops.vector["float64"])
     rows: list[dict[str, Any]] = [
         {"figure": "bandwidth GB/s", "measured": rates.bandwidth_gbs, "in bounds": bound.bandwidth_gbs},
         {"figure": "float32 TFLOP/s", "measured": rates.float32_tflops, "in bounds": bound.tflops.vector["float32"]},
-        {"figure": "float64 TFLOP/s", "measured": rates.float64_tflops, "in bounds": _double(bound)},
+        {"figure": "float64 TFLOP/s", "measured": rates.float64_tflops, "in bounds": double},
     ]
     dtypes = dict.fromkeys([*rates.tensor_tflops, *bound.tflops.tensor])
-    rows += [
-        {
-            "figure": f"{dtype} products TFLOP/s",
-            "measured": rates.tensor_tflops.get(dtype),
-            "in bounds": bound.tflops.tensor.get(dtype),
-        }
-        for dtype in dtypes
-        if dtype != "float64"
-    ]
-    emit(
-        rows,
-        as_json=as_json,
-        columns={
-            "figure": lambda row: row["figure"],
-            "measured": lambda row: _number(row["measured"]),
-            "in bounds": lambda row: _number(row["in bounds"]),
-            "measured / bound": _share,
-        },
-    )
+    for dtype in dtypes:
+        if dtype != "float64":
+            measured, in_bounds = rates.tensor_tflops.get(dtype), bound.tflops.tensor.get(dtype)
+            rows.append({"figure": f"{dtype} products TFLOP/s", "measured": measured, "in bounds": in_bounds})
+    columns: dict[str, Any] = {
+        "figure": lambda row: row["figure"],
+        "measured": lambda row: _number(row["measured"]),
+        "in bounds": lambda row: _number(row["in bounds"]),
+        "measured / bound": _share,
+    }
+    emit(rows, as_json=as_json, columns=columns)
     if not as_json:
         source = "the vendor's figures" if listed else "the measured figures, with margins"
         echo(f"\n{rates.name} (target {rates.target}), stored in {file}; bounds use {source}")
@@ -118,10 +105,6 @@ def _row(figures: Hardware) -> dict[str, Any]:
         "vector_tflops": dict(figures.tflops.vector),
         "source": dict(figures.source),
     }
-
-
-def _double(figures: Hardware) -> float:
-    return max(figures.tflops.tensor.get("float64", 0.0), figures.tflops.vector["float64"])
 
 
 def _number(value: float | None) -> str:

@@ -10,6 +10,7 @@ import click
 
 from harness.cli.completion_values import complete_shipped_suite
 from harness.cli.display.output import echo
+from harness.ledger.create_workspace import create_workspace
 
 _NAMES_SHOWN = 3
 
@@ -37,8 +38,6 @@ def init(directory: Path, problems: str, profile: str, *, github: bool) -> None:
 
     Existing files are not changed; new files are committed on the present branch.
     """
-    from harness.ledger.create_workspace import create_workspace
-
     suites = tuple(word.strip() for word in problems.split(",") if word.strip() not in {"", "none"})
     created = create_workspace(directory, suites=suites, small=profile == "small", github=github)
     root = created.workspace.root

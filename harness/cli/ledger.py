@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 import click
 
-from harness.cli.display.output import echo, echo_json, emit, json_option
-
-if TYPE_CHECKING:
-    from harness.workspace.directories import Workspace
+from harness.cli.display.output import echo, echo_document, emit, json_option
+from harness.errors import ConfigurationError
+from harness.git.repo import Repo
+from harness.ledger.ledger import coordination_branch
+from harness.ledger.upgrade import upgrade_ledger
+from harness.workspace.directories import Workspace
+from harness.workspace.files import file_lock
 
 
 @click.group()
@@ -29,16 +30,11 @@ def upgrade(*, dry_run: bool, as_json: bool) -> None:
 
     `harness start` also upgrades the ledger. Earlier versions of the harness refuse the upgraded ledger.
     """
-    from harness.git.repo import Repo
-    from harness.ledger.ledger import coordination_branch
-    from harness.ledger.upgrade import upgrade_ledger
-    from harness.workspace.directories import Workspace
-
     workspace = Workspace.find()
     with nullcontext() if dry_run else _no_start(workspace), Repo(workspace) as repo:
         result = upgrade_ledger(workspace, repo, coordination_branch(workspace), dry_run=dry_run)
     if as_json:
-        echo_json(json.dumps({"needed": result.is_outdated, "dry_run": dry_run, **asdict(result)}, indent=2))
+        echo_document({"needed": result.is_outdated, "dry_run": dry_run, **asdict(result)})
         return
     if not result.is_outdated:
         echo(f"the ledger on {result.branch} has format {result.after} already: nothing to do")
@@ -55,9 +51,6 @@ def _no_start(workspace: Workspace) -> Iterator[None]:
     Raises:
         ConfigurationError: a run is in progress.
     """
-    from harness.errors import ConfigurationError
-    from harness.workspace.files import file_lock
-
     with ExitStack() as stack:
         try:
             stack.enter_context(file_lock(workspace.start_lock, owner="harness ledger upgrade"))

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from harness.cli.completion_values import complete_problem
-from harness.cli.display.output import echo, emit, json_option
+from harness.cli.display.output import echo_lines, emit, json_option
+from harness.cli.display.standings import speedup_with_margin
+from harness.cli.display.tables import Column, screen_width, table_lines
 from harness.cli.merge_commands import opened
-
-if TYPE_CHECKING:
-    from harness.cli.display.tables import Column
-    from harness.git.repo import Repo
-    from harness.ledger.entry_rows import Row
-    from harness.ledger.index import Index
+from harness.cli.options import COUNT
+from harness.errors import AnswerIsNo
+from harness.git.repo import Repo
+from harness.ledger.entry_rows import Row
+from harness.ledger.index import Index
+from harness.ledger.standings_table import microseconds, speedup
+from harness.model.champions import counts
+from harness.model.geometric_mean import geometric_mean
+from harness.model.weaknesses import for_scripts, weakness_legend, weakness_mark
 
 _COMMIT_LENGTH = 10
 _SHORT_KINDS = {"evaluation": "eval", "confirmation": "confirm"}
@@ -32,16 +37,13 @@ class _LogLine:
 @click.command()
 @click.argument("problem", required=False, shell_complete=complete_problem)
 @click.option("--run", metavar="NAME", help="Entries of this run only.")
-@click.option("-n", "--number", type=click.IntRange(min=1), default=20, show_default=True, help="Number of entries.")
+@click.option("-n", "--number", type=COUNT, default=20, show_default=True, help="Number of entries.")
 @json_option
 def log(problem: str | None, *, run: str | None, number: int, as_json: bool) -> None:
     """Show the newest ledger entries of PROBLEM (suite/name) or of all problems, the newest last.
 
     The message is the commit's subject, or the reason why the candidate did not pass.
     """
-    from harness.cli.display.tables import screen_width, table_lines
-    from harness.errors import AnswerIsNo
-
     with opened() as (_, _, repo, index):
         rows = index.rows(problem, run=run, limit=number)
         lines = [_line(index, repo, row) for row in rows]
@@ -51,23 +53,17 @@ def log(problem: str | None, *, run: str | None, number: int, as_json: bool) -> 
         about = "".join([f" of {problem}" if problem else "", f" in run {run}" if run else ""])
         raise AnswerIsNo(f"the ledger has no entries{about}", remedy="`harness problems list` prints the problems")
     if not as_json:
-        for text in table_lines(lines, _columns(one_problem=problem is not None), screen_width()):
-            echo(text)
-        for text in _legend(lines):
-            echo(text)
+        echo_lines(table_lines(lines, _columns(one_problem=problem is not None), screen_width()))
+        echo_lines(_legend(lines))
 
 
 def _for_scripts(row: Row, line: _LogLine) -> dict[str, Any]:
-    from harness.model.weaknesses import for_scripts
-
     fields = {name: value for name, value in row._asdict().items() if name != "weaknesses_text"}
     return {**fields, "weaknesses": for_scripts(line.row.weaknesses), "message": line.message}
 
 
 def _legend(lines: Sequence[_LogLine]) -> list[str]:
     """Return lines that explain the symbol after a number, the newest entries first."""
-    from harness.model.weaknesses import weakness_legend
-
     shown = [line.row for line in reversed(lines) if line.row.speedup is not None or line.row.kind == "baseline"]
     return weakness_legend((row.problem, row.seq, row.weaknesses) for row in shown)
 
@@ -99,9 +95,6 @@ def _message(index: Index, repo: Repo, row: Row) -> str:
 
 def _variants(index: Index, row: Row) -> Iterator[str]:
     """Yield the name and geometric mean of each correct variant of a baseline entry."""
-    from harness.ledger.standings_table import microseconds
-    from harness.model.geometric_mean import geometric_mean
-
     entry = index.entry(row.problem, row.seq)
     tables = list(entry.baselines.values()) if entry is not None else []
     for name in dict.fromkeys(name for table in tables for name in table):
@@ -112,17 +105,10 @@ def _variants(index: Index, row: Row) -> Iterator[str]:
 
 def _old_protocol(row: Row) -> str:
     """Return a suffix that names the judge protocol of a speed-up that does not count any more."""
-    from harness.model.champions import counts
-
     return "" if row.speedup is None or counts(row) or row.judge_protocol is None else f" (judge {row.judge_protocol})"
 
 
 def _columns(*, one_problem: bool) -> tuple[Column[_LogLine], ...]:
-    from harness.cli.display.standings import speedup_with_margin
-    from harness.cli.display.tables import Column
-    from harness.ledger.standings_table import microseconds, speedup
-    from harness.model.weaknesses import weakness_mark
-
     def at(line: _LogLine) -> str:
         return line.row.at[:19].replace("T", " ")
 

@@ -2,34 +2,37 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from harness.cli.completion_values import complete_branch, complete_problem
-from harness.cli.display.output import echo, echo_json, emit, json_option
+from harness.cli.display.output import echo, echo_document, echo_lines, emit, json_option
+from harness.cli.display.progress import progress_bar
+from harness.cli.display.results import print_judgement
+from harness.cli.display.tables import Column, screen_width, table_lines
+from harness.cli.options import run_option, target_option
+from harness.errors import AnswerIsNo, ConfigurationError
+from harness.git.repo import Repo
+from harness.ledger.champions import MeasuredCandidate
+from harness.ledger.index import Index
+from harness.ledger.standings import known_problems, known_targets, standings
+from harness.model.config import Config
+from harness.model.entry import Entry
 from harness.model.printable import markdown_text, printable
-from harness.model.weaknesses import for_scripts, weakness_mark
-
-if TYPE_CHECKING:
-    from harness.git.repo import Repo
-    from harness.ledger.champions import MeasuredCandidate
-    from harness.ledger.index import Index
-    from harness.model.config import Config
-    from harness.model.entry import Entry
-    from harness.model.weaknesses import Weakness
-    from harness.report.merging import Pull
-    from harness.report.review import Attempt, Review
-    from harness.workspace.directories import Workspace
+from harness.model.weaknesses import Weakness, for_scripts, weakness_mark
+from harness.report.merging import Pull, main_branch, pick_remote, prepare, publish
+from harness.report.proof import check_proof
+from harness.report.proof_text import workload_table
+from harness.report.review import Attempt, Review
+from harness.report.review import review as collect
+from harness.report.today import champions_waiting
+from harness.workspace.configuration import load_config
+from harness.workspace.directories import Workspace
 
 _WHAT_LENGTH = 80
-_target = click.option(
-    "--target", metavar="NAME", help="The target; by default harness.yaml's, else the run's only one."
-)
-_run = click.option("--run", metavar="NAME", help="The run; by default harness.yaml's.")
 _base = click.option(
     "--base", metavar="BRANCH", help="The branch to merge into; the default is the remote's main branch."
 )
@@ -37,8 +40,8 @@ _base = click.option(
 
 @click.command()
 @click.argument("problem_or_branch", metavar="PROBLEM|BRANCH", required=False, shell_complete=complete_branch)
-@_target
-@_run
+@target_option
+@run_option
 @_base
 @click.option("--no-diff", is_flag=True, help="Omit the diff of the sources.")
 @json_option
@@ -55,28 +58,24 @@ def review(
 
     Without an argument: list the champions without a pull request.
     """
-    from harness.report.merging import main_branch, pick_remote
-    from harness.report.review import review as collect
-
-    with opened() as (workspace, config, repo, index):
-        del workspace
+    with opened() as (_, config, repo, index):
         run = run or config.run
-        base = base or main_branch(repo, config.coordination_branch, pick_remote(repo, None))
+        base = base or main_branch(repo, config.coordination_branch)
         if problem_or_branch is None:
             _print_waiting(repo, index, config, run, base, as_json=as_json)
             return
         target = target or single_target(config, index, run)
         reviewed = collect(repo, index, problem_or_branch, base=base, target=target, run=run)
     if as_json:
-        echo_json(json.dumps(_as_data(reviewed), indent=2, default=str))
+        echo_document(_as_data(reviewed))
     else:
         _print(reviewed, diff=not no_diff)
 
 
 @click.command()
 @click.argument("problem", shell_complete=complete_problem)
-@_target
-@_run
+@target_option
+@run_option
 @_base
 @click.option("--remote", metavar="NAME", help="The remote to push to; the default is origin, if it exists.")
 @click.option("--no-push", is_flag=True, help="Do not push the branch.")
@@ -94,8 +93,6 @@ def pr(
     as_json: bool,
 ) -> None:
     """Create a branch and a pull request, with its proof, from a problem's confirmed champion."""
-    from harness.report.merging import main_branch, pick_remote, prepare, publish
-
     with opened() as (_, config, repo, index):
         run = run or config.run
         remote = pick_remote(repo, remote)
@@ -110,7 +107,7 @@ def pr(
         elif pull.branch:
             pull.notes.append("not pushed: " + ("--no-push" if remote else "there is no remote"))
     if as_json:
-        echo_json(json.dumps(_pull_data(pull), indent=2))
+        echo_document(_pull_data(pull))
     else:
         _print_pull(pull)
 
@@ -122,12 +119,6 @@ def pr(
 @json_option
 def proof(commits: str, *, ledger: str | None, markdown: bool, as_json: bool) -> None:
     """Check, without a device, that the ledger on BASE proves the solution that the commits of HEAD merge."""
-    from harness.errors import AnswerIsNo
-    from harness.git.repo import Repo
-    from harness.report.proof import check_proof
-    from harness.report.proof_text import workload_table
-    from harness.workspace.directories import Workspace
-
     base, dots, head = commits.partition("..")
     if not dots or not base or not head.strip("."):
         raise click.UsageError(f"`{commits}` is not a range; expected BASE..HEAD, such as main..win/main/suite/name")
@@ -140,7 +131,7 @@ def proof(commits: str, *, ledger: str | None, markdown: bool, as_json: bool) ->
             name: getattr(result, name) for name in ("base", "head", "problem", "target", "tree", "faults", "notes")
         }
         document |= {"holds": result.holds, "seq": entry.seq if entry else None, "weaknesses": for_scripts(weak)}
-        echo_json(json.dumps(document, indent=2))
+        echo_document(document)
     else:
         bullet = "- " if markdown else "  "
         if markdown:
@@ -166,19 +157,12 @@ def opened(*, patience_s: float | None = None) -> Iterator[tuple[Workspace, Conf
     Args:
         patience_s: see `Index.refresh`.
     """
-    from harness.cli.display.progress import progress_bar
-    from harness.git.repo import Repo
-    from harness.ledger.index import Index
-    from harness.workspace.configuration import load_config
-    from harness.workspace.directories import Workspace
-
     workspace = Workspace.find()
     config = load_config(workspace)
     with Repo(workspace) as repo, Index(workspace, branch=config.coordination_branch) as index:
         with progress_bar("reading the ledger") as progress:
             messages = index.refresh(repo, progress, patience_s=patience_s)
-        for message in messages:
-            echo(f"harness: {message}", err=True)
+        echo_lines((f"harness: {message}" for message in messages), err=True)
         yield workspace, config, repo, index
 
 
@@ -193,9 +177,6 @@ def single_target(config: Config, index: Index, run: str) -> str:
     Raises:
         ConfigurationError: the run has entries for several targets.
     """
-    from harness.errors import ConfigurationError
-    from harness.ledger.standings import known_targets
-
     targets = [config.target] if config.target else known_targets(index, run)
     if len(targets) > 1:
         raise ConfigurationError(f"run {run} has the targets {', '.join(targets)}", remedy="select one with --target")
@@ -203,9 +184,6 @@ def single_target(config: Config, index: Index, run: str) -> str:
 
 
 def _print_waiting(repo: Repo, index: Index, config: Config, run: str, base: str, *, as_json: bool) -> None:
-    from harness.ledger.standings import known_problems, known_targets, standings
-    from harness.report.today import champions_waiting
-
     rows = []
     for target in [config.target] if config.target else known_targets(index, run):
         table = standings(index, known_problems(index), target, run)
@@ -232,20 +210,12 @@ def _headline(entry: Entry, weak: Sequence[Weakness]) -> str:
 
 
 def _print(reviewed: Review, *, diff: bool) -> None:
-    from harness.cli.display.results import print_judgement
-
     echo(f"{reviewed.problem} for {reviewed.target}", bold=True)
-    echo(
-        f"candidate  {reviewed.commit[:12]} tree {reviewed.tree[:12]}"
-        + (f" on {reviewed.branch}" if reviewed.branch else "")
-    )
+    on_branch = f" on {reviewed.branch}" if reviewed.branch else ""
+    echo(f"candidate  {reviewed.commit[:12]} tree {reviewed.tree[:12]}{on_branch}")
     echo(f"entry      {_entry_line(reviewed.measured)}")
-    standing = (
-        "none"
-        if reviewed.present_tree is None
-        else f"tree {reviewed.present_tree[:12]}: {_entry_line(reviewed.present)}"
-    )
-    echo(f"stands now {standing}")
+    present = f"tree {reviewed.present_tree[:12]}: {_entry_line(reviewed.present)}" if reviewed.present_tree else "none"
+    echo(f"stands now {present}")
     for name, value in reviewed.provenance.items():
         echo(f"{name.lower():10} {printable(value)}")
     if reviewed.warnings:
@@ -262,8 +232,6 @@ def _print(reviewed: Review, *, diff: bool) -> None:
 
 def _print_history(reviewed: Review) -> None:
     """Print earlier attempts and lessons."""
-    from harness.cli.display.tables import Column, screen_width, table_lines
-
     if reviewed.attempts:
         echo("\ntried before, the newest first")
         columns: tuple[Column[Attempt], ...] = (
@@ -273,8 +241,7 @@ def _print_history(reviewed: Review) -> None:
             Column("speed-up", lambda attempt: f"{attempt.speedup:.3f}x" if attempt.speedup else "-"),
             Column("what", lambda attempt: attempt.description[:_WHAT_LENGTH], min_width=24),
         )
-        for line in table_lines(reviewed.attempts, columns, screen_width()):
-            echo(line)
+        echo_lines(table_lines(reviewed.attempts, columns, screen_width()))
     if reviewed.lessons:
         echo("\nlessons, the newest first")
         for lesson in reviewed.lessons:
@@ -293,7 +260,6 @@ def _as_data(reviewed: Review) -> dict[str, Any]:
     fields = {**vars(reviewed), "attempts": [attempt.row() for attempt in reviewed.attempts]}
     for name in ("measured", "present"):
         measured: MeasuredCandidate | None = fields[name]
-        fields[name] = None
         if measured is not None:
             fields[name] = {"hash": measured.hash, **measured.counts.model_dump(mode="json")}
     return fields
@@ -308,11 +274,7 @@ def _pull_data(pull: Pull) -> dict[str, Any]:
         "branch": pull.branch.name if pull.branch else None,
         "commit": pull.branch.commit if pull.branch else None,
         "made": pull.branch.is_new if pull.branch else False,
-        "remote": pull.remote,
-        "url": pull.url,
-        "title": pull.title,
-        "body": pull.body,
-        "notes": pull.notes,
+        **{name: getattr(pull, name) for name in ("remote", "url", "title", "body", "notes")},
     }
 
 

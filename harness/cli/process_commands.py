@@ -13,29 +13,43 @@ from typing import TYPE_CHECKING
 
 import click
 
+from harness.cli.devices import with_all_gpus
 from harness.cli.display.output import echo, emit, json_option
-from harness.cli.options import cluster_option
+from harness.cli.options import COUNT, POSITIVE, agent_option, cluster_option, devices_option, metrics_option
 from harness.cli.simulate import simulate
+from harness.errors import AnswerIsNo, FormatError
+from harness.git.repo import Repo
+from harness.model.config import Config
 from harness.model.printable import printable
+from harness.workspace.configuration import load_config
 from harness.workspace.directories import Workspace
 from harness.workspace.log_files import LOG_BYTES, LOGS_KEPT
+from harness.workspace.parent_process import end_with_parent
 
 if TYPE_CHECKING:
-    from harness.model.config import Config
     from harness.planner.advice import Advice, Adviser
     from harness.planner.decision import Decision, PolicyInputs
 
 
-_METRICS = "Serve figures for Prometheus at http://127.0.0.1:PORT/metrics."
-_MAX_USD = "End sessions when the run has spent this amount in USD; the default is `agent.overall.usd`."
+_max_usd = click.option(
+    "--max-usd",
+    type=POSITIVE,
+    metavar="X",
+    help="End sessions when the run has spent this amount in USD; the default is `agent.overall.usd`.",
+)
 
 
-def stop_on_signals() -> threading.Event:
-    """Return an event that SIGTERM and Ctrl-C set instead of ending the process, so that it ends cleanly."""
-    stop = threading.Event()
+def stop_on_signals() -> tuple[threading.Event, list[int]]:
+    """Return an event that SIGTERM and Ctrl-C set instead of ending the process, and the signals received so far."""
+    stop, received = threading.Event(), list[int]()
+
+    def handle(number: int, _: object) -> None:
+        received.append(number)
+        stop.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-    return stop
+        signal.signal(number, handle)
+    return stop, received
 
 
 class _PrintableFormatter(logging.Formatter):
@@ -74,16 +88,13 @@ def log_to_file(workspace: Workspace, part: str) -> None:
 
 
 @click.command()
-@click.option("--device", "devices", multiple=True, metavar="DEVICE", help="cpu, cuda, cuda:0,1; one judge for each.")
+@devices_option
 @cluster_option
 @click.option("--run", "run_name", metavar="NAME", help="The run whose branches are judged.")
 @click.option(
-    "--max-evaluations",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Judge at most N candidates; confirmations do not count.",
+    "--max-evaluations", type=COUNT, metavar="N", help="Judge at most N candidates; confirmations do not count."
 )
-@click.option("--metrics", type=click.IntRange(1, 65535), metavar="PORT", help=_METRICS)
+@metrics_option
 @click.option("--once", is_flag=True, help="End when no candidate is left to judge.")
 def daemon(
     devices: tuple[str, ...],
@@ -96,18 +107,14 @@ def daemon(
 ) -> None:
     """Run the benchmark daemon alone: judge the candidates on the run's branches and append entries to the ledger."""
     from harness.cli.cluster import open_cluster
-    from harness.cli.devices import with_all_gpus
     from harness.daemon.invocation import current_invocation
     from harness.daemon.run import run_daemon
-    from harness.workspace.configuration import load_config
-    from harness.workspace.parent_process import end_with_parent
 
     invocation = current_invocation()
     end_with_parent()
-    stop = stop_on_signals()
+    stop, _ = stop_on_signals()
     workspace = Workspace.find()
-    overrides: dict[str, object] = {"run": run_name} if run_name else {}
-    config = load_config(workspace, overrides)
+    config = load_config(workspace, {"run": run_name})
     log_to_file(workspace, "daemon")
     run_daemon(
         workspace,
@@ -135,7 +142,7 @@ def daemon(
 @click.option("--target", metavar="NAME", help="The target of the standings; by default harness.yaml's, else cpu.")
 @click.option("--problem", "problems", multiple=True, metavar="GLOB", help="Problems to plan; may be given often.")
 @click.option("--worker", "workers", multiple=True, metavar="NAME", help="Workers to assign; by default w01, w02 ...")
-@click.option("--max-usd", type=click.FloatRange(min=0, min_open=True), metavar="X", help=_MAX_USD)
+@_max_usd
 @json_option
 @click.pass_context
 def planner(
@@ -158,8 +165,6 @@ def planner(
         return
     from harness.planner.planner import run_planner
     from harness.supervise import worker_names
-    from harness.workspace.configuration import load_config
-    from harness.workspace.parent_process import end_with_parent
 
     end_with_parent()
     workspace = Workspace.find(Path(replay) if replay else None)
@@ -168,7 +173,7 @@ def planner(
     if replay:
         _replay(workspace, config, policies, as_json=as_json)
         return
-    stop = stop_on_signals()
+    stop, _ = stop_on_signals()
     log_to_file(workspace, "planner")
     names = workers or worker_names(config.workers)
     adviser = model_adviser(workspace, config, stop) if config.planner.kind == "claude" else None
@@ -193,7 +198,6 @@ def model_adviser(workspace: Workspace, config: Config, stop: threading.Event) -
     """
     from harness.agents.adviser import PlanningModel
     from harness.agents.kinds import check_claude
-    from harness.errors import FormatError
     from harness.planner.advice import SCHEMA, accepted, read_proposal
 
     check_claude(config)
@@ -218,8 +222,6 @@ def model_adviser(workspace: Workspace, config: Config, stop: threading.Event) -
 
 def _replay(workspace: Workspace, config: Config, policies: tuple[str, ...], *, as_json: bool) -> None:
     """Print each recorded decision and whether the policy repeats it; with `policies`, compare them instead."""
-    from harness.errors import AnswerIsNo
-    from harness.git.repo import Repo
     from harness.planner.policies import policy_named
     from harness.planner.replay import compare
     from harness.planner.replay import replay as decide_again
@@ -248,18 +250,16 @@ def _replay(workspace: Workspace, config: Config, policies: tuple[str, ...], *, 
 
 @click.command()
 @click.argument("name")
-@click.option("--agent", type=click.Choice(["claude", "command", "tuner"]), help="The kind of agent.")
+@agent_option
 @click.option("--run", "run_name", metavar="NAME", help="The run to work for.")
 @click.option("--target", metavar="NAME", help="The target; by default harness.yaml's, else cpu.")
-@click.option("--max-usd", type=click.FloatRange(min=0, min_open=True), metavar="X", help=_MAX_USD)
+@_max_usd
 def worker(name: str, agent: str | None, run_name: str | None, target: str | None, max_usd: float | None) -> None:
     """Run the worker NAME alone: work on the problem that its row in COORDINATION.md assigns."""
     from harness.agents.worker import run_worker
-    from harness.workspace.configuration import load_config
-    from harness.workspace.parent_process import end_with_parent
 
     end_with_parent()
-    stop = stop_on_signals()
+    stop, _ = stop_on_signals()
     workspace = Workspace.find()
     overrides = {"run": run_name, "agent.kind": agent, "target": target, "agent.overall.usd": max_usd}
     config = load_config(workspace, overrides)
@@ -273,7 +273,6 @@ def worker(name: str, agent: str | None, run_name: str | None, target: str | Non
 )
 def stop(within_s: float) -> None:
     """End a running `harness start` cleanly, and wait until it has ended."""
-    from harness.errors import AnswerIsNo
     from harness.supervise import stop_running
 
     workspace = Workspace.find()

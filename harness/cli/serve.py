@@ -6,15 +6,16 @@ import ipaddress
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from harness.cli.display.output import echo
-
-if TYPE_CHECKING:
-    from harness.model.config import Config
-    from harness.report.live.access import Access
+from harness.cli.display.output import echo, echo_lines
+from harness.cli.display.progress import progress_bar
+from harness.git.repo import Repo
+from harness.ledger.index import Index
+from harness.model.config import Config
+from harness.workspace.configuration import load_config
+from harness.workspace.directories import Workspace
 
 PORT = 8470
 
@@ -37,14 +38,8 @@ def serve(workspace: Path, *, port: int, bind: str, run: str | None, target: str
     The page shows champions and bounds, trajectories, workers, queue, spend and limits, and recent verdicts. It needs
     the token in the URL. Without --bind, only this machine can connect.
     """
-    from harness.cli.display.progress import progress_bar
-    from harness.git.repo import Repo
-    from harness.ledger.index import Index
     from harness.report.live.collector import Collector
-    from harness.report.live.follow import serve_page
-    from harness.report.live.server import listen
-    from harness.workspace.configuration import load_config
-    from harness.workspace.directories import Workspace
+    from harness.report.live.server import listen, serve_page
 
     directory = Workspace.find(workspace)
     config = load_config(directory)
@@ -55,14 +50,13 @@ def serve(workspace: Path, *, port: int, bind: str, run: str | None, target: str
         collector = Collector(directory, repo, index, run=run, target=target)
         with progress_bar("reading the ledger") as progress:
             texts = collector.collect(progress)
-        for message in (*collector.messages, *_warnings(config, bind)):
-            echo(f"harness: {message}", err=True)
+        echo_lines((f"harness: {message}" for message in (*collector.messages, *_warnings(config, bind))), err=True)
         stack.pop_all()  # `serve_page` closes all of them
         serve_page(listener, collector, texts, _announce)
 
 
-def _announce(access: Access) -> None:
-    echo(f"watch the run at {access.url}")
+def _announce(url: str) -> None:
+    echo(f"watch the run at {url}")
     echo("Ctrl-C ends this server and does not end the run", err=True)
 
 

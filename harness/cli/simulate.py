@@ -2,21 +2,39 @@
 
 from __future__ import annotations
 
-import json
 import os
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness.cli.display.output import echo, echo_json, emit, json_option
+from harness.cli.display.output import echo, emit, json_option
+from harness.cli.options import COUNT, OUTPUT_FILE, POSITIVE
+from harness.errors import ConfigurationError
+from harness.report.simulation_page import render_simulation
+from harness.workspace.files import atomic_write
 
 if TYPE_CHECKING:
     from harness.simulation.compare import PolicyOutcome
     from harness.simulation.settings import SimulationSettings
 
 _SEED_SETS = ("development", "held-out")
+_COLUMNS: dict[str, Callable[[Mapping[str, Any]], str]] = {
+    "world": lambda row: row["world"],
+    "policy": lambda row: row["policy"],
+    "at 1/2": lambda row: f"{row['half']:.3f}",
+    "at the end": lambda row: f"{row['end']:.3f}",
+    "ratio at 1/2": lambda row: f"{row['ratio_half']:.3f}",
+    "95 % interval": lambda row: "{:.3f} to {:.3f}".format(*row["ratio_half_ci95"]) if row["ratio_half_ci95"] else "-",
+    "ratio at 1/2 USD": lambda row: f"{row['ratio_half_usd']:.3f}",
+    "ahead": lambda row: f"{row['wins']} of {row['seeds']}",
+    "faster": lambda row: f"{row['faster']:.0%}",
+    "above 2x": lambda row: f"{row['above_2x']:.0%}",
+    "score": lambda row: f"{row['median_score']:.2f}",
+    "evaluations": lambda row: f"{row['evaluations']:.0f}",
+}
 
 
 @click.command()
@@ -32,43 +50,33 @@ _SEED_SETS = ("development", "held-out")
     show_default=True,
     help="Set of seeds: 8 for the development of policies, or 20 that were not used in their development.",
 )
-@click.option("--seed-count", type=click.IntRange(min=1), metavar="N", help="The first N of the seeds only.")
-@click.option("--problems", type=click.IntRange(min=1), metavar="N", help="Number of problems; by default 235.")
-@click.option("--gpus", type=click.IntRange(min=1), metavar="N", help="Number of GPUs; by default 27.")
-@click.option("--workers", type=click.IntRange(min=1), metavar="N", help="Number of workers; by default 100.")
-@click.option("--days", type=click.FloatRange(min=0, min_open=True), metavar="X", help="Length; by default 21 days.")
+@click.option("--seed-count", type=COUNT, metavar="N", help="The first N of the seeds only.")
+@click.option("--problems", type=COUNT, metavar="N", help="Number of problems; by default 235.")
+@click.option("--gpus", type=COUNT, metavar="N", help="Number of GPUs; by default 27.")
+@click.option("--workers", type=COUNT, metavar="N", help="Number of workers; by default 100.")
+@click.option("--days", type=POSITIVE, metavar="X", help="Length; by default 21 days.")
 @click.option("--usd-per-gpu-hour", type=click.FloatRange(min=0), metavar="X", help="By default 5.")
 @click.option("--usd-per-agent-hour", type=click.FloatRange(min=0), metavar="X", help="By default 6.")
-@click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Processes; by default one for each core.")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Also write a page with curves and tables (HTML).",
-)
+@click.option("--jobs", type=COUNT, metavar="N", help="Processes; by default one for each core.")
+@click.option("-o", "--output", type=OUTPUT_FILE, help="Also write a page with curves and tables (HTML).")
 @json_option
 def simulate(
     worlds: tuple[str, ...],
     policies: tuple[str, ...],
     seed_set: str,
     seed_count: int | None,
-    problems: int | None,
-    gpus: int | None,
-    workers: int | None,
     days: float | None,
-    usd_per_gpu_hour: float | None,
-    usd_per_agent_hour: float | None,
     jobs: int | None,
     output: Path | None,
     *,
     as_json: bool,
+    **figures: Any,  # noqa: ANN401 - the options that are named as fields of the settings
 ) -> None:
     """Compare policies at equal cost in simulated runs, without a device, a model or a workspace.
 
     Each policy is the function that the planner calls. The worlds are fitted to the public result under round robin
     (docs/explanation/simulation.md). A full-size run takes about 10 s of processor time.
     """
-    from harness.errors import ConfigurationError
     from harness.planner.policies import POLICIES, ROUND_ROBIN, policy_named
     from harness.simulation.compare import outcomes, run_all
     from harness.simulation.settings import DEVELOPMENT_SEEDS, HELD_OUT_SEEDS, SimulationSettings
@@ -80,15 +88,8 @@ def simulate(
     named = [policy_named(policy)[0] for policy in policies] or list(POLICIES)
     named = list(dict.fromkeys([*named, ROUND_ROBIN]))  # every ratio is to round robin
     seeds = (HELD_OUT_SEEDS if seed_set == "held-out" else DEVELOPMENT_SEEDS)[:seed_count]
-    changes: dict[str, Any] = {
-        "problems": problems,
-        "gpus": gpus,
-        "workers": workers,
-        "hours": None if days is None else 24.0 * days,
-        "usd_per_gpu_hour": usd_per_gpu_hour,
-        "usd_per_agent_hour": usd_per_agent_hour,
-    }
-    settings = replace(SimulationSettings(), **{name: value for name, value in changes.items() if value is not None})
+    figures["hours"] = None if days is None else 24.0 * days
+    settings = replace(SimulationSettings(), **{name: value for name, value in figures.items() if value is not None})
     runs = {}
     total = len(worlds or WORLDS) * len(named) * len(seeds)
     for key, run in run_all(worlds or tuple(WORLDS), named, seeds, settings, jobs or os.cpu_count() or 1):
@@ -96,44 +97,15 @@ def simulate(
         reached = f"{run.final.geometric_mean:.3f} after {run.samples[-1].evaluations} evaluations"
         echo(f"{len(runs)} of {total}: {key.world}, {key.policy}, seed {key.seed}: {reached}", err=True)
     compared = outcomes(runs, settings)
-    _print(compared, as_json=as_json)
+    emit([asdict(outcome) for outcome in compared], as_json=as_json, columns=_COLUMNS)
     if output is not None:
         _write(output, compared, settings, f"{len(seeds)} {seed_set} seeds, from {seeds[0]}")
 
 
-def _print(compared: list[PolicyOutcome], *, as_json: bool) -> None:
-    if as_json:
-        echo_json(json.dumps([asdict(outcome) for outcome in compared], indent=2))
-        return
-    emit(
-        [asdict(outcome) for outcome in compared],
-        as_json=False,
-        columns={
-            "world": lambda row: row["world"],
-            "policy": lambda row: row["policy"],
-            "at 1/2": lambda row: f"{row['half']:.3f}",
-            "at the end": lambda row: f"{row['end']:.3f}",
-            "ratio at 1/2": lambda row: f"{row['ratio_half']:.3f}",
-            "95 % interval": lambda row: (
-                "{:.3f} to {:.3f}".format(*row["ratio_half_ci95"]) if row["ratio_half_ci95"] else "-"
-            ),
-            "ratio at 1/2 USD": lambda row: f"{row['ratio_half_usd']:.3f}",
-            "ahead": lambda row: f"{row['wins']} of {row['seeds']}",
-            "faster": lambda row: f"{row['faster']:.0%}",
-            "above 2x": lambda row: f"{row['above_2x']:.0%}",
-            "score": lambda row: f"{row['median_score']:.2f}",
-            "evaluations": lambda row: f"{row['evaluations']:.0f}",
-        },
-    )
-
-
 def _write(output: Path, compared: list[PolicyOutcome], settings: SimulationSettings, seeds: str) -> None:
-    from harness.errors import ConfigurationError
     from harness.planner.policy import NAME
-    from harness.report.simulation_page import render_simulation
     from harness.simulation.published import PUBLISHED
     from harness.simulation.worlds import WORLDS
-    from harness.workspace.files import atomic_write
 
     shown: list[dict[str, Any]] = [
         {
@@ -151,8 +123,5 @@ def _write(output: Path, compared: list[PolicyOutcome], settings: SimulationSett
         "published": asdict(PUBLISHED),
         "worlds": shown,
     }
-    try:
-        atomic_write(output.absolute(), render_simulation(data))
-    except OSError as error:
-        raise ConfigurationError(f"cannot be written: {error.strerror}", where=str(output)) from error
+    atomic_write(output.absolute(), render_simulation(data))
     echo(f"{output}: open it in a browser", err=True)

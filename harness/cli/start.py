@@ -2,32 +2,47 @@
 
 from __future__ import annotations
 
-import json
 import logging
+import signal
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from harness.cli.attach import start_detached
 from harness.cli.completion_values import complete_glob
-from harness.cli.display.output import echo, echo_json, json_option
-from harness.cli.options import cluster_option
+from harness.cli.devices import choose_devices
+from harness.cli.display.output import echo, echo_document, echo_lines, json_option
+from harness.cli.display.standings import standing_lines
+from harness.cli.display.tables import screen_width
+from harness.cli.options import COUNT, POSITIVE, agent_option, cluster_option, devices_option, metrics_option
+from harness.cli.process_commands import log_to_file, stop_on_signals
+from harness.errors import EXIT_INTERRUPTED, ConfigurationError
+from harness.git.repo import Repo
+from harness.ledger.candidates import CommittedCandidate, committed_candidates
+from harness.ledger.index import Index
+from harness.ledger.standings import Standing, standings
+from harness.ledger.standings_table import for_scripts, outdated_note, totals, weakness_notes
+from harness.model.config import Budget, Config
+from harness.model.paths import run_branches
 from harness.model.printable import printable
+from harness.model.truncate import first_names
+from harness.run_end import Limits, Outcome, Snapshot
+from harness.workspace.configuration import load_config
+from harness.workspace.directories import Workspace
+from harness.workspace.run_result import recorded_result
 
-if TYPE_CHECKING:
-    from harness.ledger.standings import Standing
-    from harness.model.config import Config
-    from harness.run_end import Limits, Outcome, Snapshot
-    from harness.workspace.directories import Workspace
+_PAID = {"claude", "command"}
+_FIX = "harness start --max-usd 5, or agent: {overall: {usd: 100}} in harness.yaml"
+_NAMED = 5
 
 
 @click.command()
-@click.option("--workers", type=click.IntRange(min=1), metavar="N", help="Number of workers.")
-@click.option("--agent", type=click.Choice(["claude", "command", "tuner"]), help="The kind of agent.")
-@click.option("--device", "devices", multiple=True, metavar="DEVICE", help="cpu, cuda, cuda:0,1; one judge for each.")
+@click.option("--workers", type=COUNT, metavar="N", help="Number of workers.")
+@agent_option
+@devices_option
 @cluster_option
 @click.option("--run", "run_name", metavar="NAME", help="Name of the run, part of its branches and entries.")
 @click.option(
@@ -38,25 +53,15 @@ if TYPE_CHECKING:
     shell_complete=complete_glob,
     help="Problems to work on; may be given often.",
 )
-@click.option(
-    "--max-evaluations",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="End after N evaluations; confirmations do not count.",
-)
-@click.option("--max-minutes", type=click.FloatRange(min=0, min_open=True), metavar="M", help="End after M minutes.")
+@click.option("--max-evaluations", type=COUNT, metavar="N", help="End after N evaluations; confirmations do not count.")
+@click.option("--max-minutes", type=POSITIVE, metavar="M", help="End after M minutes.")
 @click.option(
     "--max-usd",
-    type=click.FloatRange(min=0, min_open=True),
+    type=POSITIVE,
     metavar="X",
     help="Limit in USD; the run ends when the remainder is too small for another request.",
 )
-@click.option(
-    "--metrics",
-    type=click.IntRange(1, 65535),
-    metavar="PORT",
-    help="Serve figures for Prometheus at http://127.0.0.1:PORT/metrics.",
-)
+@metrics_option
 @click.option("--detach", is_flag=True, help="Run in the background; return when the run has started.")
 @json_option
 def start(
@@ -80,18 +85,9 @@ def start(
     evaluated, or a limit was too small for one request. The last lines list pending submissions and the next command.
     """
     from harness.agents.kinds import kind_of
-    from harness.cli.attach import start_detached
     from harness.cli.cluster import choose_cluster
-    from harness.cli.devices import choose_devices
     from harness.cli.preflight.requirements import check_run
-    from harness.cli.process_commands import log_to_file
-    from harness.cli.spend_limit import ask_for_a_limit
-    from harness.errors import EXIT_INTERRUPTED
-    from harness.run_end import Limits
     from harness.supervise import run_start
-    from harness.workspace.configuration import load_config
-    from harness.workspace.directories import Workspace
-    from harness.workspace.run_result import recorded_result
 
     workspace = Workspace.find()
     if detach:
@@ -111,7 +107,7 @@ def start(
     config = load_config(workspace, {**overrides, **decided})
     log_to_file(workspace, "start")
     logging.getLogger("harness").info("start: %s", chosen.reason)
-    stop, signal_names = _stop_on_signals()
+    stop, received = stop_on_signals()
     budget = config.agent.overall
     limits = Limits(max_evaluations or budget.evaluations, max_minutes or budget.minutes, max_usd)
     ask_for_a_limit(config, limits)
@@ -130,23 +126,34 @@ def start(
         _finish(workspace, config, chosen.target, outcome, as_json=as_json)
         if outcome.failure is not None:
             raise outcome.failure
-        interrupted = outcome.interrupted and "SIGINT" in signal_names[-1:]
+        interrupted = outcome.interrupted and signal.SIGINT in received[-1:]
         return record(outcome.reason, EXIT_INTERRUPTED if interrupted else 0)
 
 
-def _stop_on_signals() -> tuple[threading.Event, list[str]]:
-    """Return an event that SIGTERM and Ctrl-C set, and the list of the received signals' names."""
-    import signal
+def ask_for_a_limit(config: Config, limits: Limits) -> None:
+    """Ask for confirmation, or warn, if paid agents have no limit of the run or its workers.
 
-    stop, signal_names = threading.Event(), list[str]()
+    Args:
+        config: sets the kinds of agents and their budgets.
+        limits: limits of the command line.
 
-    def handle(number: int, _: object) -> None:
-        signal_names.append(signal.Signals(number).name)
-        stop.set()
+    Raises:
+        ConfigurationError: the user declined to start without a limit.
+    """
+    paid = config.agent.kind in _PAID or config.planner.kind == "claude"
+    of_command_line = (limits.max_evaluations, limits.max_minutes, limits.max_usd)
+    if not paid or any(of_command_line) or _limits(config.agent.overall) or _limits(config.agent.per_worker):
+        return
+    agents = f"agents of kind {config.agent.kind}" if config.agent.kind in _PAID else "a planner of kind claude"
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        echo(f"harness: warning: {agents} run without a limit on what they spend. Set one: {_FIX}", err=True)
+        return
+    if not click.confirm(f"No limit is set on what {agents} spend. Start without one?", err=True):
+        raise ConfigurationError("not started: no limit is set", where="--max-usd", remedy=_FIX)
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, handle)
-    return stop, signal_names
+
+def _limits(budget: Budget) -> bool:
+    return any(value is not None for value in budget.model_dump().values())
 
 
 @contextmanager
@@ -241,38 +248,29 @@ def _panel(snapshot: Snapshot, limits: Limits) -> Any:  # noqa: ANN401 - a rich 
 
 def _finish(workspace: Workspace, config: Config, target: str, outcome: Outcome, *, as_json: bool) -> None:
     """Print the final standings, the problems without a gain, pending submissions, and the next command."""
-    from harness.cli.display.last_lines import next_line, pending_candidates, pending_line
-    from harness.cli.display.standings import print_standings
-    from harness.cli.preflight.workspace import run_problems
-    from harness.git.repo import Repo
-    from harness.ledger.index import Index
-    from harness.ledger.standings import standings
-    from harness.ledger.standings_table import for_scripts, outdated_note, totals, weakness_notes
+    from harness.cli.preflight.requirements import run_problems
 
     with Repo(workspace) as repo, Index(workspace, branch=config.coordination_branch) as index:
         index.refresh(repo)
         table = standings(index, run_problems(workspace, config), target, config.run)
         sentences = repo.checkout_state(config.coordination_branch)
-        pending = pending_candidates(repo, index, config, target)
+        pending = _pending_candidates(repo, index, config, target)
     if as_json:
-        failure = str(outcome.failure) if outcome.failure is not None else None
         keys = ("problem", "worker", "commit", "tree")
         document = {
             "ended": outcome.reason,
-            "failure": failure,
+            "failure": str(outcome.failure) if outcome.failure is not None else None,
             "target": target,
             "problems": [for_scripts(standing) for standing in table],
             "pending": [{key: getattr(candidate, key) for key in keys} for candidate in pending],
             "checkout": sentences,
         }
-        echo_json(json.dumps(document, indent=2, default=str))
+        echo_document(document)
         return
     echo(f"ended: {outcome.reason}")
-    print_standings(table)
-    not_judged = [pending_line(pending)] if pending else []
-    notes = [*outdated_note(table), *weakness_notes(table)]
-    for line in [totals(table), *notes, *_unbeaten(table), *not_judged, *sentences, next_line(table)]:
-        echo(line)
+    notes = [totals(table), *outdated_note(table), *weakness_notes(table), *_unbeaten(table)]
+    notes += [_pending_line(pending)] if pending else []
+    echo_lines([*standing_lines(table, screen_width()), *notes, *sentences, _next_line(table)])
 
 
 def _unbeaten(table: tuple[Standing, ...]) -> list[str]:
@@ -291,3 +289,38 @@ def _unbeaten(table: tuple[Standing, ...]) -> list[str]:
             reason = "no candidate is faster than the baseline beyond the noise"
         lines.append(f"not beaten: {standing.problem}: {reason}")
     return lines
+
+
+def _pending_candidates(repo: Repo, index: Index, config: Config, target: str) -> list[CommittedCandidate]:
+    """Return the run's submissions without an evaluation in the ledger, oldest first.
+
+    The daemon finds them on their branches and judges them when `harness start` runs again.
+    """
+    base = repo.tip(config.coordination_branch)
+    judged = {(row.problem, row.tree) for row in index.rows(target=target, kind="evaluation")}
+    candidates = [
+        candidate
+        for branch, tip in repo.branches(run_branches(config.run)).items()
+        for candidate in committed_candidates(repo, branch, tip, base, target)
+        if (candidate.problem, candidate.tree) not in judged
+    ]
+    return sorted(candidates, key=lambda candidate: candidate.at)
+
+
+def _pending_line(pending: Sequence[CommittedCandidate]) -> str:
+    """Return the line that names submissions without a verdict."""
+    names = [f"{candidate.problem} by {candidate.worker} ({candidate.commit[:12]})" for candidate in pending]
+    plural = "submission is" if len(pending) == 1 else "submissions are"
+    shown = first_names(names, _NAMED)
+    return f"pending: {len(pending)} {plural} not judged yet: {shown}; `harness start` judges them"
+
+
+def _next_line(table: Sequence[Standing]) -> str:
+    """Return the line that names the next commands for a person after a run with these standings."""
+    champions = sum(standing.champion is not None for standing in table)
+    if champions:
+        noun = "the champion" if champions == 1 else f"the {champions} champions"
+        return f"next: `harness review` shows {noun}; `harness report` writes a page about the run"
+    if any(standing.evaluations for standing in table):
+        return "next: `harness log` shows every verdict; `harness report` writes a page; `harness start` continues"
+    return "next: `harness start` continues; `harness doctor` checks its requirements"

@@ -1,22 +1,38 @@
-"""`harness status`: processes, standings, recent gains and cost of a run in one screen."""
+"""`harness status`: processes, standings, recent gains and cost of a run: one screen, `--costs` or `--watch`."""
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Any
+import shutil
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
 
 import click
 
-from harness.cli.display.output import echo, echo_json, json_option
-from harness.cli.display.status_lines import run_standings, running_lines, today_lines
+from harness.cli.display.output import echo, echo_document, echo_lines, emit, json_option
+from harness.cli.display.standings import standing_lines
+from harness.cli.display.status_lines import LedgerView, frame, run_days, run_standings, running_lines, today_lines
+from harness.cli.display.tables import screen_width
 from harness.cli.merge_commands import opened
-
-if TYPE_CHECKING:
-    from harness.ledger.standings import Standing
-    from harness.model.process_status import ProcessStatus
+from harness.errors import ConfigurationError
+from harness.git.repo import Repo
+from harness.ledger.accounts import Account, Spent, all_accounts, total
+from harness.ledger.index import Index
+from harness.ledger.standings import Standing
+from harness.ledger.standings_table import for_scripts, outdated_note, totals, weakness_notes
+from harness.model.config import Config
+from harness.model.process_status import DaemonStatus, ProcessStatus
+from harness.workspace.directories import Workspace
+from harness.workspace.status import running_processes
 
 _PATIENCE_S = 0.2
 """While another process refreshes the index for longer, the standings shown are those of a moment ago."""
+_INTERVAL_S = 1.0
+_OLDEST_S = 60.0
+"""Interval at which the standings are computed even if the ledger has not grown: "since yesterday" depends on time."""
 
 
 @click.command()
@@ -28,25 +44,17 @@ _PATIENCE_S = 0.2
 def status(*, run: str | None, show_all: bool, costs: bool, watch: bool, as_json: bool) -> None:
     """Show processes, standings, gains since yesterday, stuck problems, cost, and what needs your attention."""
     if watch:
-        from harness.cli.watch import watch_status
-
-        watch_status(run)
-        return
-    if costs:
+        _watch(run)
+    elif costs:
         _costs(run, as_json=as_json)
-        return
-    from harness.ledger.standings_table import for_scripts
-    from harness.report.merging import main_branch, pick_remote
-    from harness.report.today import today
-    from harness.workspace.status import running_processes
+    else:
+        _status(run, show_all=show_all, as_json=as_json)
 
+
+def _status(run: str | None, *, show_all: bool, as_json: bool) -> None:
     with opened(patience_s=_PATIENCE_S) as (workspace, config, repo, index):
         run = run or config.run
-        base = main_branch(repo, config.coordination_branch, pick_remote(repo, None))
-        shown = [
-            (target, table, today(repo, index, config, table, run=run, target=target or "cpu", base=base))
-            for target, table in run_standings(workspace, config, index, run)
-        ]
+        shown = run_days(workspace, config, repo, index, run)
         processes = running_processes(workspace)
         sentences = repo.checkout_state(config.coordination_branch)
     if as_json:
@@ -54,64 +62,138 @@ def status(*, run: str | None, show_all: bool, costs: bool, watch: bool, as_json
         days = [{"target": target, **day.for_scripts()} for target, _, day in shown]
         running = {name: _for_scripts(status) for name, status in processes.items()}
         document = {"run": run, "problems": problems, "today": days, "running": running, "checkout": sentences}
-        echo_json(json.dumps(document, indent=2, default=str))
+        echo_document(document)
         return
     for target, table, day in shown:
         echo(f"run {run}" + (f", target {target}" if target else ""), bold=True)
         lines = [*running_lines(processes), *today_lines(day), *sentences]
-        _print_table(table, max_rows=None if show_all else _max_rows(len(lines), len(shown)))
-        for line in lines:
-            echo(line)
+        max_rows = None if show_all else _max_rows(len(lines), len(shown))
+        if table:
+            notes = [totals(table), *outdated_note(table), *weakness_notes(table)]
+            lines = [*standing_lines(table, screen_width(), max_rows=max_rows), *notes, *lines]
+        else:
+            lines.insert(0, "there are no problems: `harness problems import` adds some")
+        echo_lines(lines)
 
 
 def _max_rows(lines: int, tables: int) -> int | None:
     """Return the number of rows of each table that fit on the screen; None if stdout is not a terminal."""
-    import shutil
-    import sys
-
     if not sys.stdout.isatty():
         return None
     return max(5, (shutil.get_terminal_size().lines - lines - 3) // tables - 5)
 
 
-def _print_table(table: tuple[Standing, ...], *, max_rows: int | None) -> None:
-    from harness.cli.display.standings import print_standings
-    from harness.ledger.standings_table import outdated_note, totals, weakness_notes
-
-    shown = list(table)
-    if max_rows is not None and len(table) > max_rows:  # show the problems with the newest entries, in order of names
-        newest = sorted(table, key=lambda standing: standing.last_at or "", reverse=True)[:max_rows]
-        shown = [standing for standing in table if standing in newest]
-    if shown:
-        print_standings(shown)
-    else:
-        echo("there are no problems: `harness problems import` adds some")
-    if len(shown) < len(table):
-        echo(f"… and {len(table) - len(shown)} more: `harness status --all`")
-    for line in [totals(table), *outdated_note(table), *weakness_notes(table)] if shown else []:
-        echo(line)
-
-
 def _costs(run: str | None, *, as_json: bool) -> None:
-    from harness.cli.costs import cost_rows, print_costs
-    from harness.ledger.accounts import all_accounts
-
     with opened() as (workspace, config, repo, index):
         name = run or config.run
         every_account = all_accounts(workspace, repo, config.coordination_branch)
         accounts = [account for account in every_account if account.run == name]
         tables = [standing for _, table in run_standings(workspace, config, index, name) for standing in table]
-    rows = cost_rows(accounts, tables)
+    rows = _cost_rows(accounts, tables)
     if as_json:
-        echo_json(json.dumps({"run": name, **rows}, indent=2))
-    else:
-        print_costs(rows)
+        echo_document({"run": name, **rows})
+        return
+    for heading, table in rows.items():
+        emit([_cells(row) for row in table], as_json=False, empty=f"{heading}: no session was opened yet")
+        if heading != "total":
+            echo()
+
+
+def _cost_rows(accounts: Sequence[Account], tables: Iterable[Standing]) -> dict[str, list[dict[str, Any]]]:
+    """Return the rows of the tables `workers`, `problems` (with gains and the cost per gain) and `total`."""
+    by_worker: dict[str, list[Account]] = defaultdict(list)
+    by_problem: dict[str, list[Account]] = defaultdict(list)
+    for account in accounts:
+        by_worker[account.worker].append(account)
+        by_problem[account.problem or "(planning)"].append(account)
+    gains = {standing.problem: len(standing.gains) for standing in tables}
+    problems = []
+    for name, group in sorted(by_problem.items()):
+        spent = total(group)
+        problems.append(_row("problem", name, spent) | _gain_cells(spent, gains.get(name, 0)))
+    spent = total(accounts)
+    return {
+        "workers": [_row("worker", name, total(group)) for name, group in sorted(by_worker.items())],
+        "problems": problems,
+        "total": [_row("all", "all", spent) | _gain_cells(spent, sum(gains.get(name, 0) for name in by_problem))],
+    }
+
+
+def _row(kind: str, name: str, spent: Spent) -> dict[str, Any]:
+    return {
+        kind: name,
+        "usd": round(spent.usd, 4),
+        "tokens_in": spent.input_tokens + spent.cache_write_tokens + spent.cache_read_tokens,
+        "tokens_out": spent.output_tokens,
+        "turns": spent.turns,
+        "minutes": round(spent.seconds / 60, 1),
+        "evaluations": spent.evaluations,
+        "duplicates": spent.duplicates,
+    }
+
+
+def _gain_cells(spent: Spent, gains: int) -> dict[str, float | None]:
+    return {"gains": gains, "usd_per_gain": spent.usd / gains if gains else None}
+
+
+def _cells(row: Mapping[str, Any]) -> dict[str, str]:
+    shown = {}
+    for key, value in row.items():
+        head = "USD per gain" if key == "usd_per_gain" else key.replace("_", " ").replace("usd", "USD")
+        shown[head] = "-" if value is None else f"{value:.4f}" if key.startswith("usd") else str(value)
+    return shown
 
 
 def _for_scripts(status: ProcessStatus) -> dict[str, Any]:
-    from harness.model.process_status import DaemonStatus
-
     fields = status.model_dump(mode="json", exclude={"format", "process_start_ticks"})
     if isinstance(status, DaemonStatus):
         fields["current"] = status.current.model_dump(mode="json") if status.current else None
     return fields
+
+
+def _watch(run: str | None) -> None:
+    """Draw the status of a run on the whole terminal until Ctrl-C."""
+    from rich.live import Live
+    from rich.text import Text
+
+    if not sys.stdout.isatty():
+        raise ConfigurationError("--watch needs a terminal: stdout is not one", remedy="harness status")
+    with opened() as (workspace, config, repo, index), Live(screen=True, auto_refresh=False) as live:
+        run, key, read_at = run or config.run, "", 0.0
+        views: list[LedgerView] = []
+        while True:
+            index.refresh(repo)
+            present = f"{repo.tip(config.coordination_branch)} {index.count()}"
+            if present != key or time.monotonic() - read_at > _OLDEST_S:
+                views, key, read_at = ledger_views(workspace, config, repo, index, run), present, time.monotonic()
+            running = running_lines(running_processes(workspace))
+            lines = frame(run, views, running, datetime.now(UTC), live.console.width, live.console.height)
+            live.update(Text("\n".join(lines), no_wrap=True), refresh=True)
+            time.sleep(_INTERVAL_S)
+
+
+def ledger_views(workspace: Workspace, config: Config, repo: Repo, index: Index, run: str) -> list[LedgerView]:
+    """Return the view of the ledger for each target of a run.
+
+    Args:
+        workspace: has the problems.
+        config: sets the target and the coordination branch.
+        repo: the workspace's repository.
+        index: index of the ledger, refreshed by the caller.
+        run: name of the run.
+    """
+    return [
+        LedgerView(target, table, day, _trends(index, run, target))
+        for target, table, day in run_days(workspace, config, repo, index, run)
+    ]
+
+
+def _trends(index: Index, run: str, target: str | None) -> dict[str, list[float]]:
+    sql = (
+        "SELECT problem, speedup FROM entries WHERE kind = 'evaluation' AND verdict = 'PASSED' "
+        "AND run = ? AND target = ? AND speedup IS NOT NULL ORDER BY problem, seq"
+    )
+    trends: dict[str, list[float]] = defaultdict(list)
+    for problem, speedup in index.query(sql, (run, target)):
+        trends[problem].append(speedup)
+    return trends

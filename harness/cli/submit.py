@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import threading
+
 import click
 
-from harness.cli.display.output import echo, echo_json, json_option
+from harness.cli.display.output import echo, echo_document, echo_json, json_option
+from harness.cli.display.results import print_with_weaknesses
+from harness.errors import EXIT_NO, AnswerIsNo
+from harness.git.repo import Repo
+from harness.ledger.candidates import ProblemCandidates
+from harness.ledger.submission import locate, trailers, wait_for_outcome
+from harness.ledger.submission import submit as commit
+from harness.model.paths import problem_path
+from harness.model.weaknesses import facts_of, weaknesses
+from harness.workspace.configuration import load_config
 
 
 @click.command()
@@ -17,19 +28,6 @@ from harness.cli.display.output import echo, echo_json, json_option
 @json_option
 def submit(message: str, target: str | None, deadline_s: float, *, wait: bool, as_json: bool) -> int:
     """Commit the solution of the current worktree and wait for its verdict. The exit code is 1 if it did not pass."""
-    import json
-    import threading
-
-    from harness.cli.display.results import print_with_weaknesses
-    from harness.errors import EXIT_NO, AnswerIsNo
-    from harness.git.repo import Repo
-    from harness.ledger.candidates import ProblemCandidates
-    from harness.ledger.submission import locate, trailers, wait_for_outcome
-    from harness.ledger.submission import submit as commit
-    from harness.model.paths import problem_path
-    from harness.model.weaknesses import facts_of, weaknesses
-    from harness.workspace.configuration import load_config
-
     place = locate()
     config = load_config(place.workspace, {"target": target})
     target_name = config.target or "cpu"
@@ -53,9 +51,8 @@ def submit(message: str, target: str | None, deadline_s: float, *, wait: bool, a
             )
         if not wait:
             if as_json:
-                echo_json(
-                    json.dumps({"commit": submission.commit, "tree": submission.tree, "branch": submission.branch})
-                )
+                document = {"commit": submission.commit, "tree": submission.tree, "branch": submission.branch}
+                echo_document(document, indent=None)
             return 0
         tried = ProblemCandidates(place.workspace, repo, config, target_name)
         tried.begin(place.problem, place.worktree / problem_path(place.problem))

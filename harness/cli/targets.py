@@ -11,6 +11,7 @@ from harness.errors import ConfigurationError
 from harness.formats.import_solutions import solution_from_json
 from harness.formats.problems import DEFINITION_NAME, load_problem
 from harness.formats.solutions import SOLUTION_NAME
+from harness.git.repo import Repo
 from harness.model.paths import SOLUTIONS, problem_path
 from harness.model.problem import Problem
 from harness.workspace.configuration import data_root_of
@@ -96,7 +97,6 @@ def _from_commit(
         raise ConfigurationError(f"{commit}: no such directory, and not in a workspace that could have such a commit")
     if problem_name is None:
         raise ConfigurationError(f"the commit {commit} needs a problem", remedy="--problem suite/name")
-    from harness.git.repo import Repo
 
     directory = Repo(workspace).export(commit, problem_path(problem_name), scratch / problem_name)
     problem = load_problem(directory, key=problem_name, data_root=_data_root(workspace))

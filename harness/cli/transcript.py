@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
 
-from harness.cli.display.output import echo, echo_json, emit, json_option
+from harness.cli.display.output import echo, echo_document, emit, json_option
+from harness.cli.options import run_option
+from harness.errors import AnswerIsNo
+from harness.git.repo import Repo
+from harness.ledger.accounts import Account, all_accounts, total
+from harness.workspace.configuration import load_config
+from harness.workspace.directories import Workspace
 
 if TYPE_CHECKING:
     from harness.agents.transcripts import Item
-    from harness.ledger.accounts import Account
 
 _LINES = 12
 """Lines of a long text that are printed without --full."""
@@ -24,7 +28,7 @@ _INDENT = " " * 20
 @click.argument("worker")
 @click.option("--session", metavar="ID", help="The session, by the beginning of its id; the default is the last one.")
 @click.option("--list", "list_sessions", is_flag=True, help="List the worker's sessions.")
-@click.option("--run", metavar="NAME", help="The run; by default harness.yaml's.")
+@run_option
 @click.option("--full", is_flag=True, help="Print long texts in full.")
 @json_option
 def transcript(
@@ -32,11 +36,6 @@ def transcript(
 ) -> None:
     """Print the transcript of the last session of WORKER (w01, planner, baseline): messages, tools, costs."""
     from harness.agents.transcripts import read_transcript, transcript_files
-    from harness.errors import AnswerIsNo
-    from harness.git.repo import Repo
-    from harness.ledger.accounts import all_accounts
-    from harness.workspace.configuration import load_config
-    from harness.workspace.directories import Workspace
 
     workspace = Workspace.find()
     config = load_config(workspace, {"run": run})
@@ -68,14 +67,12 @@ def transcript(
     openings = [opening for opening in accounts if opening.session == account.session]
     if as_json:
         document = {"accounts": [opening.record() for opening in openings], "items": [asdict(item) for item in items]}
-        echo_json(json.dumps(document, indent=2))
+        echo_document(document)
         return
     _print(items, openings, full=full)
 
 
 def _print(items: list[Item], openings: list[Account], *, full: bool) -> None:
-    from harness.ledger.accounts import total
-
     last, spent = openings[-1], total(openings)
     echo(f"session {last.session} of {last.worker} on {last.problem or 'planning'} ({last.agent}, {last.model})")
     for item in items:

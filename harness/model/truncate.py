@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from harness.model.printable import printable
 
 
@@ -23,3 +25,13 @@ def one_line(text: str, max_length: int) -> str:
         max_length: upper bound of the characters of the result.
     """
     return shortened(printable(" ".join(text.split())), max_length)
+
+
+def first_names(names: Sequence[str], max_names: int) -> str:
+    """Return the first names with commas, and the number of the others: `a, b and 3 more`.
+
+    Args:
+        names: all names.
+        max_names: number of names that are shown.
+    """
+    return ", ".join(names[:max_names]) + (f" and {len(names) - max_names} more" if len(names) > max_names else "")

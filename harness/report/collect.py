@@ -21,15 +21,17 @@ from harness.ledger.standings_table import outdated_note, weakness_notes
 from harness.model.geometric_mean import geometric_mean
 from harness.model.paths import ACCOUNTS, DECISIONS
 from harness.model.weaknesses import SYMBOL
+from harness.report.page import Json
 from harness.report.problem_summary import (
+    DetailBudget,
     EvaluationDot,
     RunSpan,
     evaluation_dots,
     first_and_last_entry,
     hours_since,
     problem_summary,
+    short,
 )
-from harness.report.steps import DetailBudget, Json, short
 
 _INPUTS = re.compile(rb"^inputs:.*\n(?:[ -].*\n)*", re.MULTILINE)
 """A decision's inputs, its longest part, which the report does not show."""
@@ -37,7 +39,8 @@ _MAX_MOVES = 3000
 _BUCKETS = 60
 _MIN_AXIS_HOURS = 1e-3
 """Least length of a time axis."""
-UNBEATEN_SCORE = 0.5
+_COUNTS = ("evaluations", "duplicates", "near_duplicates", "answered")
+_UNBEATEN_SCORE = 0.5
 """The SOL score of the baseline, used for problems without a confirmed gain."""
 
 
@@ -50,7 +53,6 @@ def collect(
     run: str,
     target: str,
     commit_url: str | None,
-    created_at: datetime | None = None,
 ) -> Json:
     """Return the report's data for one run and target.
 
@@ -62,7 +64,6 @@ def collect(
         run: name of the run.
         target: such as `cpu` or `h200`.
         commit_url: `https://…/commit/{}`; None without a web host for commits.
-        created_at: the time on the page; None for the present time.
     """
     table = standings(index, problems, target, run)
     run_problems = decided_problems(repo, branch, run, target)
@@ -70,7 +71,7 @@ def collect(
     table = tuple(standing for standing in table if standing.problem in run_problems or not run_problems)
     begin, end = first_and_last_entry(index, run, target)
     span = RunSpan(branch, run, target, begin)
-    dots = evaluation_dots(index, span, {standing.problem: standing.problem_digest for standing in table})
+    dots = evaluation_dots(index, span, table)
     budget = partial(DetailBudget.per_problem, sum(bool(standing.gains) for standing in table))
     shown = [
         problem_summary(repo, index, standing, dots.get(standing.problem, []), span, budget())
@@ -86,7 +87,7 @@ def collect(
             "target": target,
             "branch": branch,
             "commit": repo.tip(branch),
-            "made": (created_at or datetime.now(UTC)).strftime("%Y-%m-%d %H:%M UTC"),
+            "made": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
             "begin": begin.strftime("%Y-%m-%dT%H:%M:%SZ") if begin else None,
             "hours": hours_since(begin, end) if begin and end else 0,
             "version": harness.__version__,
@@ -114,14 +115,20 @@ def decided_problems(repo: Repo, branch: str, run: str, target: str) -> set[str]
         target: such as `cpu` or `h200`.
     """
     for document in reversed(read_documents(repo.workspace, repo, DECISIONS, branch=branch)):
-        try:
-            record = parse(document.raw, DECISIONS)
-        except LedgerError:
-            continue
-        if record.get("run") == run and record.get("target", target) == target:
+        record = _decision(document.raw, run, target)
+        if record is not None:
             facts = (record.get("inputs") or {}).get("problems") or ()
             return {str(fact["problem"]) for fact in facts if fact.get("problem")}
     return set()
+
+
+def _decision(raw: bytes, run: str, target: str) -> Json | None:
+    """Return a recorded decision of the planner; None if it is of another run or target, or cannot be read."""
+    try:
+        record = parse(raw, DECISIONS)
+    except LedgerError:
+        return None
+    return record if record.get("run") == run and record.get("target", target) == target else None
 
 
 def _against(index: Index, standing: Standing, target: str) -> Json:
@@ -151,6 +158,10 @@ def _against(index: Index, standing: Standing, target: str) -> Json:
     return speedups
 
 
+def _mean(values: Sequence[float]) -> float | None:
+    return short(geometric_mean(values)) if values else None
+
+
 def headline(shown: Sequence[Json], usd: float | None) -> Json:
     """Return the figures of all problems together.
 
@@ -161,28 +172,24 @@ def headline(shown: Sequence[Json], usd: float | None) -> Json:
     confirmed = [summary for summary in shown if summary["state"] == "confirmed"]
     speedups = [max(1.0, summary["speedup"]) if summary["state"] == "confirmed" else 1.0 for summary in shown]
     scores = [
-        summary["score"] if summary["state"] == "confirmed" and summary["score"] is not None else UNBEATEN_SCORE
+        summary["score"] if summary["state"] == "confirmed" and summary["score"] is not None else _UNBEATEN_SCORE
         for summary in shown
     ]
-    against = [summary.get("against", {}) for summary in confirmed]
-    agents = [ratios["baseline"] for ratios in against if "baseline" in ratios]
-    eager = [ratios["eager"] for ratios in against if "eager" in ratios]
+    agents, eager = (
+        [summary["against"][name] for summary in confirmed if name in summary.get("against", {})]
+        for name in ("baseline", "eager")
+    )
     return {
         "problems": len(shown),
         "confirmed": len(confirmed),
         "weakened": sum(bool(summary["weaknesses"]) for summary in confirmed),
-        "geomean": short(geometric_mean(speedups)) if speedups else None,
-        "geomean_confirmed": short(geometric_mean([summary["speedup"] for summary in confirmed]))
-        if confirmed
-        else None,
+        "geomean": _mean(speedups),
+        "geomean_confirmed": _mean([summary["speedup"] for summary in confirmed]),
         "above_2": sum(summary["speedup"] > 2 for summary in confirmed),
         "median_score": short(statistics.median(scores)) if scores else None,
-        "against_agent": [short(geometric_mean(agents)), len(agents)] if agents else None,
-        "against_eager": [short(geometric_mean(eager)), len(eager)] if eager else None,
-        "evaluations": sum(summary["evaluations"] for summary in shown),
-        "duplicates": sum(summary["duplicates"] for summary in shown),
-        "near_duplicates": sum(summary["near_duplicates"] for summary in shown),
-        "answered": sum(summary["answered"] for summary in shown),
+        "against_agent": [_mean(agents), len(agents)] if agents else None,
+        "against_eager": [_mean(eager), len(eager)] if eager else None,
+        **{name: sum(summary[name] for summary in shown) for name in _COUNTS},
         "device_hours": round(sum(summary["cost_s"] for summary in shown) / 3600, 3),
         "usd": None if usd is None else round(usd, 2),
     }
@@ -193,11 +200,8 @@ def _moves(repo: Repo, branch: str, run: str, target: str, begin: datetime | Non
     moves: list[list[Any]] = []
     present: dict[str, str] = {}
     for document in read_documents(repo.workspace, repo, DECISIONS, branch=branch):
-        try:
-            record = parse(_INPUTS.sub(b"", document.raw), DECISIONS)
-        except LedgerError:
-            continue
-        if record.get("run") != run or record.get("target", target) != target:
+        record = _decision(_INPUTS.sub(b"", document.raw), run, target)
+        if record is None:
             continue
         decision = record.get("decision") or {}
         reasons = decision.get("reasons") or {}

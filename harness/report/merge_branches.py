@@ -144,18 +144,6 @@ def remotes(repo: Repo) -> dict[str, str]:
     return {key.removeprefix("remote.").removesuffix(".url"): url for key, url in pairs}
 
 
-def default_branch(repo: Repo, remote: str | None) -> str | None:
-    """Return the main branch of a remote if a local branch of that name exists; else None.
-
-    Args:
-        repo: the workspace's repository.
-        remote: name of the remote; None without one.
-    """
-    answer = repo.git.ask("symbolic-ref", "--quiet", f"refs/remotes/{remote}/HEAD") if remote else None
-    name = answer.text.removeprefix(f"refs/remotes/{remote}/") if answer and answer.code == 0 else None
-    return name if name and resolve(repo.git, f"refs/heads/{name}") else None
-
-
 def push(repo: Repo, remote: str, branches: Mapping[str, bool]) -> None:
     """Push branches to a remote in the given order.
 

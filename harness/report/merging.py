@@ -17,15 +17,7 @@ from harness.ledger.index import Index
 from harness.ledger.ledger import Ledger
 from harness.ledger.standings import known_targets
 from harness.model.paths import merge_branch, solution_path
-from harness.report.merge_branches import (
-    WinBranch,
-    default_branch,
-    make_win_branch,
-    push,
-    remotes,
-    text_of,
-    web_address,
-)
+from harness.report.merge_branches import WinBranch, make_win_branch, push, remotes, text_of, web_address
 from harness.report.proof_text import ENTRY_TRAILER, message, proof_text, subject
 
 _GH_TIMEOUT_S = 120.0
@@ -49,15 +41,18 @@ class Pull:
     notes: list[str] = field(default_factory=list)
 
 
-def main_branch(repo: Repo, coordination: str, remote: str | None) -> str:
+def main_branch(repo: Repo, coordination: str, remote: str | None = None) -> str:
     """Return the branch to merge into: the remote's main branch if a local branch has its name, else `coordination`.
 
     Args:
         repo: the workspace's repository.
         coordination: the coordination branch.
-        remote: name of the remote; None without one.
+        remote: name of the remote; None to choose one.
     """
-    return default_branch(repo, remote) or coordination
+    remote = pick_remote(repo, remote)
+    answer = repo.git.ask("symbolic-ref", "--quiet", f"refs/remotes/{remote}/HEAD") if remote else None
+    name = answer.text.removeprefix(f"refs/remotes/{remote}/") if answer and answer.code == 0 else None
+    return name if name and resolve(repo.git, f"refs/heads/{name}") else coordination
 
 
 def pick_remote(repo: Repo, name: str | None) -> str | None:

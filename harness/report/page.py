@@ -9,21 +9,19 @@ from typing import Any
 
 from harness.model.printable import printable
 
+Json = dict[str, Any]
 
-def render(data: dict[str, Any]) -> str:
+
+def render(data: Json) -> str:
     """Return a page that works from disk and does not use a network."""
-    part = {
-        "html": page_file("page.html"),
-        "css": page_file("page.css"),
-        "js": page_file("charts.js") + page_file("page.js"),
-    }
     # `<` in a string of the data could end the script element that holds it.
     data = printable_data(data)
     embedded = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     meta = data["meta"]
     title = html.escape(printable(f"{meta['run']} on {meta['target']}: kernels and their proof"))
-    page = part["html"].replace("{{title}}", title)
-    for name, text in (("css", part["css"]), ("js", part["js"]), ("data", embedded)):
+    page = page_file("page.html").replace("{{title}}", title)
+    script = page_file("charts.js") + page_file("page.js")
+    for name, text in (("css", page_file("page.css")), ("js", script), ("data", embedded)):
         before, mark, after = page.partition("{{" + name + "}}")
         assert mark, name  # noqa: S101 - the template belongs to this package
         page = before + text + after

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from harness.errors import HarnessError, RepositoryError
-from harness.formats.ledger_documents import Document, parse_entry
+from harness.formats.ledger_documents import parse_entry
 from harness.formats.problems import affects_judging
 from harness.git.branch_commits import resolve
 from harness.git.problem_digests import digest_at
@@ -26,6 +27,7 @@ from harness.model.paths import (
     solution_path,
 )
 from harness.model.printable import printable
+from harness.model.truncate import first_names
 from harness.model.verdict import EntryKind, Verdict
 from harness.model.weaknesses import weakness_lines
 from harness.report.merge_branches import changed_paths, text_of
@@ -91,7 +93,14 @@ def check_proof(repo: Repo, base: str, head: str, *, ledger: str | None = None) 
         return proof
     proof.problem, proof.target = solutions[0]
     chains = read_chains(repo, ledger_commit)
-    proof.faults += _ledger_faults(chains, ledger_commit, proof.problem)
+    proof.faults += _chain_faults(chains, ledger_commit)
+    entries: list[Entry] | None = None
+    try:
+        entries = _entries(chains, proof.problem)
+    except HarnessError as error:
+        proof.faults.append(f"the ledger at {ledger_commit[:12]} cannot be read: {error}")
+    else:
+        proof.faults += _entry_faults(proof.problem, entries)
     proof.tree = repo.tree_of(head_commit, directory.rstrip("/"))
     if proof.tree is None:
         proof.faults.append(f"it removes {directory}: a removal has no measurement")
@@ -100,11 +109,13 @@ def check_proof(repo: Repo, base: str, head: str, *, ledger: str | None = None) 
     if digest is None:
         proof.faults.append(f"the base has no problem {proof.problem}: add the problem first, then judge the solution")
         return proof
-    _look_up(proof, chains, digest)
+    if entries is None:
+        return proof
+    _look_up(proof, chains, entries, digest)
     if proof.measured is not None:
         proof.faults += _message_faults(repo, proof, proof.measured)
         proof.notes += weakness_lines(proof.measured.weaknesses)
-        proof.notes += _newer(chains, proof, proof.measured)
+        proof.notes += _newer(entries, proof, proof.measured)
     return proof
 
 
@@ -131,7 +142,7 @@ def _outside_changes(paths: frozenset[str], directory: str | None) -> Iterator[s
         group = [path for path in outside if path.startswith(prefix)]
         named.update(group)
         if group:
-            yield f"it changes {description}: {_list(group)}"
+            yield f"it changes {description}: {first_names([*map(printable, group)], _MAX_LISTED)}"
     for path in outside:
         file = parse_problem_path(path)
         if file and file.inside and path not in named and affects_judging(file.inside):
@@ -139,27 +150,21 @@ def _outside_changes(paths: frozenset[str], directory: str | None) -> Iterator[s
             yield f"it changes how {file.problem} is judged: {printable(path)} is part of the problem's digest"
     unrelated = [path for path in outside if path not in named and not _solution_of(path)]
     if unrelated:
-        yield f"it changes files outside {directory}: {_list(unrelated)}"
+        yield f"it changes files outside {directory}: {first_names([*map(printable, unrelated)], _MAX_LISTED)}"
 
 
-def _list(paths: Sequence[str]) -> str:
-    omitted = f" and {len(paths) - _MAX_LISTED} more" if len(paths) > _MAX_LISTED else ""
-    return ", ".join(map(printable, paths[:_MAX_LISTED])) + omitted
-
-
-def _ledger_faults(chains: Chains, commit: str, problem: str) -> Iterator[str]:
-    """Yield the breaks of the ledger's chains, and the problem's entries that contradict their own parts."""
+def _chain_faults(chains: Chains, commit: str) -> Iterator[str]:
+    """Yield the breaks of the ledger's chains."""
     for chain_break in chains.breaks[:_MAX_LISTED]:
         at = f" seq {chain_break.seq}" if chain_break.seq is not None else ""
         yield f"the ledger at {commit[:12]} is broken: {chain_break.file}{at}: {chain_break.message}"
     if len(chains.breaks) > _MAX_LISTED:
         yield f"and {len(chains.breaks) - _MAX_LISTED} more breaks: `harness audit` prints all"
-    try:
-        entries = _entries(chains, problem)
-    except HarnessError as error:
-        yield f"the ledger at {commit[:12]} cannot be read: {error}"
-        return
-    for seq, fault, _, _ in list(entry_faults(problem, entries))[:_MAX_LISTED]:
+
+
+def _entry_faults(problem: str, entries: Sequence[Entry]) -> Iterator[str]:
+    """Yield the problem's entries that contradict their own parts."""
+    for seq, fault, _, _ in islice(entry_faults(problem, entries), _MAX_LISTED):
         yield f"{ledger_file(problem)} seq {seq} does not follow from its parts: {fault}"
 
 
@@ -168,17 +173,12 @@ def _entries(chains: Chains, problem: str) -> list[Entry]:
     return [parse_entry(document.raw, f"{file} seq {document.seq}") for document in chains.documents.get(file, [])]
 
 
-def _look_up(proof: Proof, chains: Chains, digest: str) -> None:
+def _look_up(proof: Proof, chains: Chains, entries: Sequence[Entry], digest: str) -> None:
     """Set `proof.measured` to the confirmed entry of the tree, or add the reason why there is none to the faults."""
     problem, target, tree = proof.problem or "", proof.target or "", proof.tree or ""
-    try:
-        entries = _entries(chains, problem)
-    except HarnessError:
-        return  # `_ledger_faults` reports it
     about = f"{problem} for {target}, tree {tree[:12]}"
-    of_tree = [
-        entry for entry in entries if entry.candidate and entry.candidate.tree == tree and entry.target == target
-    ]
+    of_target = [entry for entry in entries if entry.target == target]
+    of_tree = [entry for entry in of_target if entry.candidate and entry.candidate.tree == tree]
     judged = [entry for entry in of_tree if entry.kind is EntryKind.EVALUATION]
     if not judged:
         proof.faults.append(f"the ledger has no entry of {about}: {_elsewhere(chains, tree)}")
@@ -215,30 +215,20 @@ def _insufficiency(confirmation: Entry) -> str:
     if not counts(confirmation):
         doubt = protocol_doubt(confirmation.judge_protocol)
         return f"is {doubt}: seq {confirmation.seq}; measure it again: `harness start`"
-    speedup_ci95_low = confirmation.speedup_ci95_low
-    result = (
-        f"a lower bound of {speedup_ci95_low:.3f}x"
-        if speedup_ci95_low is not None
-        else f"{confirmation.verdict}: {confirmation.reason}"
-    )
+    bound = confirmation.speedup_ci95_low
+    result = f"{confirmation.verdict}: {confirmation.reason}" if bound is None else f"a lower bound of {bound:.3f}x"
     return f"shows no speed-up: seq {confirmation.seq} has {result}"
 
 
 def _elsewhere(chains: Chains, tree: str) -> str:
     """Return the problem and target for which a tree was judged instead."""
     pattern = f'tree: "{tree}"'.encode()
-
-    def places() -> Iterator[tuple[str, Document]]:
-        for file, documents in chains.documents.items():
-            if parse_ledger_file(file):
-                yield from ((file, document) for document in documents if pattern in document.raw)
-
-    first_place = next(places(), None)
-    if first_place is None:
-        return "this exact solution was not judged; it may have been edited after its measurement"
-    file, document = first_place
-    entry = parse_entry(document.raw, file)
-    return f"it was judged for {entry.problem} on {entry.target} (seq {entry.seq}) instead"
+    for file, documents in chains.documents.items():
+        document = next((document for document in documents if pattern in document.raw), None)
+        if document is not None and parse_ledger_file(file):
+            entry = parse_entry(document.raw, file)
+            return f"it was judged for {entry.problem} on {entry.target} (seq {entry.seq}) instead"
+    return "this exact solution was not judged; it may have been edited after its measurement"
 
 
 def _message_faults(repo: Repo, proof: Proof, measured: MeasuredCandidate) -> Iterator[str]:
@@ -261,13 +251,13 @@ def _lines(text: str) -> list[str]:
     return [line.rstrip() for line in text.splitlines() if line.strip()]
 
 
-def _newer(chains: Chains, proof: Proof, measured: MeasuredCandidate) -> Iterator[str]:
+def _newer(entries: Sequence[Entry], proof: Proof, measured: MeasuredCandidate) -> Iterator[str]:
     """Yield a note on a better champion of the same problem."""
-    entries = [entry for entry in _entries(chains, proof.problem or "") if entry.target == proof.target]
     rivals = [
         entry
         for entry in entries
-        if entry.kind is EntryKind.CONFIRMATION
+        if entry.target == proof.target
+        and entry.kind is EntryKind.CONFIRMATION
         and entry.problem_digest == measured.counts.problem_digest
         and entry.candidate
         and entry.candidate.tree != proof.tree

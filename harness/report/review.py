@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -12,15 +13,7 @@ from harness.formats.problems import DEFINITION_NAME, WORKLOADS_NAME
 from harness.git.branch_commits import resolve
 from harness.git.problem_digests import digest_at
 from harness.git.repo import Commit, Repo
-from harness.ledger.champions import (
-    MeasuredCandidate,
-    champion,
-    doubts,
-    measured,
-    measured_by,
-    unconfirmed_better,
-)
-from harness.ledger.entry_rows import Row
+from harness.ledger.champions import MeasuredCandidate, champion, doubts, measured, measured_by, unconfirmed_better
 from harness.ledger.index import Index
 from harness.ledger.ledger import read_records
 from harness.ledger.standings import standings
@@ -57,14 +50,8 @@ class Attempt:
 
     def row(self) -> dict[str, object]:
         """Return the attempt as `harness review --json` prints it."""
-        return {
-            "seq": self.seq,
-            "at": self.at,
-            "worker": self.worker,
-            "verdict": self.verdict,
-            "speedup": self.speedup,
-            "what": self.description,
-        }
+        fields = {name: value for name, value in vars(self).items() if name != "description"}
+        return {**fields, "what": self.description}
 
 
 @dataclass
@@ -106,8 +93,9 @@ def review(repo: Repo, index: Index, problem_or_branch: str, *, base: str, targe
         AnswerIsNo: the problem has no candidate that passed.
     """
     tip = repo.tip(base)
+    definition = f"{problem_path(problem_or_branch)}/{DEFINITION_NAME}"
     is_branch = resolve(repo.git, f"refs/heads/{problem_or_branch}") is not None
-    branch = problem_or_branch if is_branch and repo.read(tip, _definition(problem_or_branch)) is None else None
+    branch = problem_or_branch if is_branch and repo.read(tip, definition) is None else None
     problem = _problem_of(branch) if branch else problem_or_branch
     digest = digest_at(repo, tip, problem)
     if digest is None:
@@ -148,13 +136,9 @@ def review(repo: Repo, index: Index, problem_or_branch: str, *, base: str, targe
         provenance=_provenance(candidate, commit_info),
     )
     result.warnings = list(_warnings(repo, index, result))
-    result.attempts = _attempts(repo, index, result)
+    result.attempts = list(_attempts(repo, index, result))
     result.lessons = _lessons(repo, problem)
     return result
-
-
-def _definition(problem: str) -> str:
-    return f"{problem_path(problem)}/{DEFINITION_NAME}"
 
 
 def _problem_of(branch: str) -> str:
@@ -170,9 +154,8 @@ def _problem_of(branch: str) -> str:
 def _best(index: Index, problem: str, digest: str, target: str, run: str) -> MeasuredCandidate | None:
     """Return the fastest candidate that passed, confirmed or not."""
     rows = index.rows(problem, target=target, run=run, kind=str(EntryKind.EVALUATION))
-    passed = [row for row in rows if row.problem_digest == digest and row.verdict == "PASSED" and row.speedup]
-    passed = [row for row in passed if counts(row)]
-    best = max(passed, key=lambda row: row.speedup or 0.0, default=None)
+    passed = [row for row in rows if row.problem_digest == digest and row.verdict == "PASSED" and counts(row)]
+    best = max((row for row in passed if row.speedup), key=lambda row: row.speedup or 0.0, default=None)
     return measured_by(index, best) if best else None
 
 
@@ -204,9 +187,8 @@ def _warnings(repo: Repo, index: Index, reviewed: Review) -> Iterator[str]:
             yield "the entry is stale: the problem has changed since it was judged"
         if candidate.confirmation is None:
             yield "not confirmed: this is its only measurement, and the best of many measurements is partly noise"
-        elif _decrease(candidate) > _SHOWN_DECREASE:
-            decrease = f"{_decrease(candidate):.1%}"
-            yield f"the confirmation is {decrease} below the evaluation: the evaluation had favourable noise"
+        elif (decrease := _decrease(candidate)) > _SHOWN_DECREASE:
+            yield f"the confirmation is {decrease:.1%} below the evaluation: the evaluation had favourable noise"
         rival = unconfirmed_better(index, candidate) if candidate.confirmation else None
         if rival is not None:
             yield f"seq {rival.seq} by {rival.worker} measured {rival.speedup:.3f}x and awaits its confirmation"
@@ -229,16 +211,13 @@ def _decrease(candidate: MeasuredCandidate) -> float:
 def _special_cases(repo: Repo, reviewed: Review) -> Iterator[str]:
     """Yield a warning for each source that compares with sizes of the workloads: it may special-case them."""
     sizes = _sizes(repo, reviewed)
-    hits: dict[str, list[int]] = {}
     listing = repo.git.run("ls-tree", "-r", "-z", "--name-only", reviewed.tree).text.split("\0")
     for name in filter(None, listing):
         text = repo.git.run("cat-file", "blob", f"{reviewed.tree}:{name}").stdout.decode(errors="replace")
-        literals = {int(right or left) for right, left in _COMPARED.findall(text)}
-        if literals & sizes:
-            hits[name] = sorted(literals & sizes)
-    for name, numbers in hits.items():
-        shown = ", ".join(map(str, numbers))
-        yield f"{name} compares with {shown}, sizes of the workloads: shapes may be special-cased"
+        compared = sizes & {int(right or left) for right, left in _COMPARED.findall(text)}
+        if compared:
+            shown = ", ".join(map(str, sorted(compared)))
+            yield f"{name} compares with {shown}, sizes of the workloads: shapes may be special-cased"
 
 
 def _sizes(repo: Repo, reviewed: Review) -> set[int]:
@@ -250,32 +229,26 @@ def _sizes(repo: Repo, reviewed: Review) -> set[int]:
             continue
         value = load_json(line, where=file, max_bytes=PROBLEM_BYTES, first_line=number)
         axes = value.get("axes") if isinstance(value, dict) else None
-        if not isinstance(axes, dict):
-            continue
-        sizes |= {size for size in axes.values() if isinstance(size, int) and size > 9}
+        if isinstance(axes, dict):
+            sizes |= {size for size in axes.values() if isinstance(size, int) and size > 9}
     return sizes
 
 
-def _attempts(repo: Repo, index: Index, reviewed: Review) -> list[Attempt]:
-    """Return the evaluations before the reviewed one, the newest first."""
-    until = reviewed.measured.evaluation.seq if reviewed.measured else 10**12
+def _attempts(repo: Repo, index: Index, reviewed: Review) -> Iterator[Attempt]:
+    """Yield the evaluations before the reviewed one, the newest first."""
+    until = reviewed.measured.evaluation.seq if reviewed.measured else math.inf
     rows = index.rows(reviewed.problem, target=reviewed.target, kind=str(EntryKind.EVALUATION))
-    before = [row for row in rows if row.seq < until][-_MAX_ATTEMPTS:]
-    return [_attempt(repo, row) for row in reversed(before)]
-
-
-def _attempt(repo: Repo, row: Row) -> Attempt:
-    description = row.reason or ""
-    if not description and row.commit and repo.has_object(row.commit):
-        description = repo.commit(row.commit).subject
-    if not counts(row):
-        description = f"(judge protocol {row.judge_protocol}) {description}"
-    return Attempt(row.seq, row.at, row.worker, row.verdict, row.speedup, description)
+    for row in reversed([row for row in rows if row.seq < until][-_MAX_ATTEMPTS:]):
+        description = row.reason or ""
+        if not description and row.commit and repo.has_object(row.commit):
+            description = repo.commit(row.commit).subject
+        if not counts(row):
+            description = f"(judge protocol {row.judge_protocol}) {description}"
+        yield Attempt(row.seq, row.at, row.worker, row.verdict, row.speedup, description)
 
 
 def _lessons(repo: Repo, problem: str) -> list[str]:
     """Return the workers' notes on the problem, the newest first."""
-    file = lessons_file(problem)
-    records = read_records(repo.workspace, repo, file)
+    records = read_records(repo.workspace, repo, lessons_file(problem))
     lines = [f"{record.get('worker', '?')}: {record.get('text', '')}" for record in reversed(records)]
     return list(dict.fromkeys(lines))[:_MAX_ATTEMPTS]

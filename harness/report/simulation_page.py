@@ -5,11 +5,8 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Sequence
-from typing import Any
 
-from harness.report.page import page_file
-
-Json = dict[str, Any]
+from harness.report.page import Json, page_file
 
 _WIDTH, _HEIGHT = 560, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 14, 22, 40
@@ -50,14 +47,8 @@ def render_simulation(data: Json) -> str:
 
 
 def _tile(world: Json, data: Json) -> str:
-    outcome = next(
-        (
-            outcome_of_policy
-            for outcome_of_policy in world["outcomes"]
-            if outcome_of_policy["policy"] == data["shipped"]
-        ),
-        world["outcomes"][0],
-    )
+    of_shipped = (outcome for outcome in world["outcomes"] if outcome["policy"] == data["shipped"])
+    outcome = next(of_shipped, world["outcomes"][0])
     interval = outcome["ratio_half_ci95"]
     shown = " [{:.3f}, {:.3f}]".format(*interval) if interval else ""
     return (

@@ -70,15 +70,7 @@ class Today:
 
 
 def today(
-    repo: Repo,
-    index: Index,
-    config: Config,
-    table: Sequence[Standing],
-    *,
-    run: str,
-    target: str,
-    base: str,
-    present_time: datetime | None = None,
+    repo: Repo, index: Index, config: Config, table: Sequence[Standing], *, run: str, target: str, base: str
 ) -> Today:
     """Return the summary of the last 24 hours.
 
@@ -90,9 +82,8 @@ def today(
         run: name of the run.
         target: such as `cpu` or `h200`.
         base: the branch that solutions are merged into.
-        present_time: end of the 24 hours; None for now.
     """
-    summary = Today(stamp((present_time or datetime.now(UTC)) - timedelta(days=1)))
+    summary = Today(stamp(datetime.now(UTC) - timedelta(days=1)))
     summary.improved = _improved(index, table, run, target, summary.since)
     summary.stuck = _stuck(table, config)
     summary.suspects = _suspects(index, table, run, target)
@@ -137,30 +128,25 @@ def champions_waiting(repo: Repo, table: Sequence[Standing], run: str, target: s
 
 
 def _improved(index: Index, table: Sequence[Standing], run: str, target: str, since: str) -> list[Improved]:
-    where = "WHERE kind = 'confirmation' AND run = ? AND target = ? AND at < ? ORDER BY problem, seq"
-    earlier: dict[str, list[Row]] = {}
-    new_champions = {
-        standing.problem: standing.champion for standing in table if standing.champion and standing.champion.at >= since
-    }
-    if new_champions:
-        for row in index.select(where, (run, target, since)):
-            earlier.setdefault(row.problem, []).append(row)
     improved = []
-    for problem, champion in new_champions.items():
-        former = champion_of(row for row in earlier.get(problem, []) if row.problem_digest == champion.problem_digest)
-        if former is None and champion.tree in _older_champions(earlier.get(problem, []), champion):
+    for standing in table:
+        champion = standing.champion
+        if champion is None or champion.at < since:
+            continue
+        rows = index.rows(standing.problem, run=run, target=target, kind="confirmation")
+        earlier = [row for row in rows if row.at < since and row.problem_digest == champion.problem_digest]
+        former = champion_of(earlier)
+        if former is None and champion.tree in _older_champions(earlier):
             continue  # the champion was measured again, but is not another one
-        before = former.speedup if former else None
-        weakened = bool(champion.weaknesses)
-        improved.append(Improved(problem, champion.speedup or 0.0, before, champion.worker, weakened))
+        before, weakened = former.speedup if former else None, bool(champion.weaknesses)
+        improved.append(Improved(standing.problem, champion.speedup or 0.0, before, champion.worker, weakened))
     return sorted(improved, key=lambda gain: -(gain.speedup / (gain.before or 1.0)))
 
 
-def _older_champions(confirmations: Sequence[Row], champion: Row) -> set[str | None]:
-    """Return the trees of the champions by older judge protocols, for the present form of the problem."""
-    present = [row for row in confirmations if row.problem_digest == champion.problem_digest]
-    protocols = {row.judge_protocol or 0 for row in present}
-    return {former.tree for protocol in protocols if (former := champion_of(present, protocol))}
+def _older_champions(confirmations: Sequence[Row]) -> set[str | None]:
+    """Return the trees of the champions by older judge protocols."""
+    protocols = {row.judge_protocol or 0 for row in confirmations}
+    return {former.tree for protocol in protocols if (former := champion_of(confirmations, protocol))}
 
 
 def _stuck(table: Sequence[Standing], config: Config) -> list[tuple[str, str]]:

@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from harness.cli.spend_limit import ask_for_a_limit
-from harness.cli.start import _panel
+from harness.cli.start import _panel, ask_for_a_limit
 from harness.errors import ConfigurationError
 from harness.model.entry import Entry
 from harness.model.process_status import WorkerStatus

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.cli.display.sparkline import sparkline
+from harness.cli.display.standings import sparkline
 from harness.cli.display.tables import Column, screen_width, table_lines
 
 ROWS = [{"name": "starter/rmsnorm_h4096", "time": "541 us", "note": "w" * 60}, {"name": "x", "time": "-", "note": ""}]

@@ -15,7 +15,7 @@ from harness.git.repo import Repo
 from harness.ledger.index import Index
 from harness.ledger.ledger import Ledger
 from harness.model.entry import EntryDraft
-from harness.report import steps
+from harness.report import problem_summary
 from harness.report.collect import collect
 from harness.report.page import render
 from harness.workspace.directories import Workspace
@@ -129,7 +129,7 @@ def test_a_champion_is_a_step_although_its_evaluation_was_no_gain(tmp_path: Path
 def test_a_page_of_many_steps_leaves_out_the_details_of_the_oldest(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(steps, "_DETAIL_CHARACTERS", 9 * 150)
+    monkeypatch.setattr(problem_summary, "_DETAIL_CHARACTERS", 9 * 150)
     with Repo(workspace) as repo, Index(workspace, branch="main") as index:
         index.refresh(repo)
         problems = sorted({record.problem for record in index.entries()})

@@ -6,7 +6,7 @@ All commands print through these functions, which escape control characters: the
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -39,6 +39,27 @@ def echo_json(text: str, *, nl: bool = True) -> None:
     click.echo(printable_json(text), nl=nl)
 
 
+def echo_document(document: object, *, indent: int | None = 2) -> None:
+    """Print a document as JSON.
+
+    Args:
+        document: what `json.dumps` accepts; other values in it become texts.
+        indent: spaces of a level; None for one line.
+    """
+    echo_json(json.dumps(document, indent=indent, default=str))
+
+
+def echo_lines(lines: Iterable[str], *, err: bool = False) -> None:
+    """Print lines with control characters escaped.
+
+    Args:
+        lines: without newlines at their ends.
+        err: print to stderr.
+    """
+    for line in lines:
+        echo(line, err=err)
+
+
 def emit(
     rows: Sequence[Mapping[str, Any]],
     *,
@@ -55,7 +76,7 @@ def emit(
         empty: the line for an empty table.
     """
     if as_json:
-        echo_json(json.dumps(list(rows), indent=2, default=str))
+        echo_document(list(rows))
         return
     if not rows:
         echo(empty)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from harness.cli.display.output import echo
+from harness.cli.display.output import echo, echo_lines
+from harness.cli.display.tables import Column, screen_width, table_lines
 from harness.model.counter_text import resource_lines
+from harness.model.entry import Entry
+from harness.model.judging import JudgeAnswer, WorkloadResult
 from harness.model.weaknesses import Weakness, weakness_lines, weakness_mark
-
-if TYPE_CHECKING:
-    from harness.model.entry import Entry
-    from harness.model.judging import JudgeAnswer, WorkloadResult
 
 
 def print_judgement(judged: JudgeAnswer | Entry, weak: Sequence[Weakness]) -> None:
@@ -51,13 +49,10 @@ def print_with_weaknesses(judged: JudgeAnswer | Entry, weak: Sequence[Weakness])
         weak: its weaknesses.
     """
     print_judgement(judged, weak)
-    for line in weakness_lines(weak):
-        echo(line)
+    echo_lines(weakness_lines(weak))
 
 
 def _table(workloads: Sequence[WorkloadResult]) -> None:
-    from harness.cli.display.tables import Column, screen_width, table_lines
-
     if not workloads:
         echo("no workload was judged")
         return
@@ -74,8 +69,7 @@ def _table(workloads: Sequence[WorkloadResult]) -> None:
         Column("max error", lambda work: _number(work.max_abs_error, ".2g"), ((5, None),)),
         Column("blocks", _blocks, ((6, None),)),
     )
-    for line in table_lines(workloads, columns, screen_width()):
-        echo(line)
+    echo_lines(table_lines(workloads, columns, screen_width()))
 
 
 def _number(value: float | None, form: str) -> str:

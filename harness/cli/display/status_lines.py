@@ -2,20 +2,38 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 
+from harness.cli.display.standings import standing_lines
+from harness.formats.problems import list_problems
+from harness.git.repo import Repo
+from harness.ledger.index import Index
+from harness.ledger.standings import Standing, known_problems, known_targets, standings
+from harness.ledger.standings_table import totals, weakness_notes
+from harness.model.config import Config
 from harness.model.printable import printable
+from harness.model.process_status import DaemonStatus, ProcessStatus, WorkerStatus
+from harness.model.truncate import first_names, shortened
 from harness.model.weaknesses import SYMBOL
-
-if TYPE_CHECKING:
-    from harness.ledger.index import Index
-    from harness.ledger.standings import Standing
-    from harness.model.config import Config
-    from harness.model.process_status import ProcessStatus
-    from harness.report.today import Today
-    from harness.workspace.directories import Workspace
+from harness.report.merging import main_branch
+from harness.report.today import Today, today
+from harness.workspace.directories import Workspace
 
 _NAMED = 3
+
+
+@dataclass(frozen=True)
+class LedgerView:
+    """Content of the ledger for one run and target."""
+
+    target: str | None
+    table: tuple[Standing, ...]
+    day: Today
+    trends: Mapping[str, Sequence[float]]
+    """Problem -> the speed-ups of its evaluations that passed, oldest first."""
 
 
 def run_standings(
@@ -29,13 +47,29 @@ def run_standings(
         index: index of the ledger.
         run: name of the run.
     """
-    from harness.formats.problems import list_problems
-    from harness.ledger.standings import known_problems, known_targets, standings
-
     keys = [str(problem) for problem in list_problems(workspace.problems, config.problems)]
     problems = sorted({*keys, *known_problems(index)})
     targets: list[str | None] = [config.target] if config.target else [*known_targets(index, run)]
     return [(target, standings(index, problems, target, run)) for target in targets or [None]]
+
+
+def run_days(
+    workspace: Workspace, config: Config, repo: Repo, index: Index, run: str
+) -> list[tuple[str | None, tuple[Standing, ...], Today]]:
+    """Return the result of `run_standings` with the last day of each target.
+
+    Args:
+        workspace: has the problems.
+        config: sets the target, the globs of problems and the coordination branch.
+        repo: the workspace's repository.
+        index: index of the ledger, refreshed by the caller.
+        run: name of the run.
+    """
+    base = main_branch(repo, config.coordination_branch)
+    return [
+        (target, table, today(repo, index, config, table, run=run, target=target or "cpu", base=base))
+        for target, table in run_standings(workspace, config, index, run)
+    ]
 
 
 def today_lines(day: Today) -> list[str]:
@@ -48,8 +82,8 @@ def today_lines(day: Today) -> list[str]:
     stuck = [f"{problem} ({reason})" for problem, reason in day.stuck]
     spent = "" if day.usd is None else f", ${day.usd:.2f} (${day.usd_since or 0:.2f} since yesterday)"
     lines = [
-        f"improved since yesterday: {_first_names(improved) or 'nothing'}",
-        f"stuck: {_first_names(stuck) or 'nothing'}",
+        f"improved since yesterday: {first_names(improved, _NAMED) or 'nothing'}",
+        f"stuck: {first_names(stuck, _NAMED) or 'nothing'}",
         f"cost: {_hours(day.device_s)} of device time ({_hours(day.device_s_since)} since yesterday){spent}",
     ]
     if day.suspects:
@@ -57,13 +91,9 @@ def today_lines(day: Today) -> list[str]:
             f"waits for you: {len(day.suspects)} SUSPECT: {day.suspects[0].description}: `{day.suspects[0].command}`"
         )
     if day.unmerged:
-        names = _first_names([champion.description for champion in day.unmerged])
+        names = first_names([champion.description for champion in day.unmerged], _NAMED)
         lines.append(f"waits for you: champions without a pull request: {names}: `{day.unmerged[0].command}`")
     return lines
-
-
-def _first_names(words: list[str]) -> str:
-    return ", ".join(words[:_NAMED]) + (f" and {len(words) - _NAMED} more" if len(words) > _NAMED else "")
 
 
 def _hours(seconds: float) -> str:
@@ -80,8 +110,6 @@ def running_lines(processes: dict[str, ProcessStatus]) -> list[str]:
 
 def _host_lines(status: ProcessStatus) -> list[str]:
     """Return a line for each host of the daemon's cluster: its devices, or why it is refused."""
-    from harness.model.process_status import DaemonStatus
-
     if not isinstance(status, DaemonStatus):
         return []
     states = {judge.device: judge.problem or judge.failure or judge.state for judge in status.judges}
@@ -95,8 +123,6 @@ def _host_lines(status: ProcessStatus) -> list[str]:
 
 def _activity(status: ProcessStatus) -> str:
     """Return the activity of a process in a line: the daemon's current candidate, a worker's state and problem."""
-    from harness.model.process_status import DaemonStatus, WorkerStatus
-
     words: list[str | None] = []
     if isinstance(status, WorkerStatus):
         words = [status.state, status.problem]
@@ -107,3 +133,31 @@ def _activity(status: ProcessStatus) -> str:
             words = [judge.kind, judge.problem, judge.stage, f"of {judge.worker}" if judge.worker else None]
         words.append(f"({status.queued} queued)" if status.queued else None)
     return printable(" ".join(word for word in words if word)) or "running"
+
+
+def frame(
+    run: str, views: Sequence[LedgerView], running: Sequence[str], time_utc: datetime, width: int, height: int
+) -> list[str]:
+    """Return one screen: at most `height` lines of at most `width` characters.
+
+    On a small screen, the problems whose last entry is oldest are omitted first.
+
+    Args:
+        run: name of the run.
+        views: one for each target.
+        running: a line for each process.
+        time_utc: the present time.
+        width: in characters.
+        height: in lines.
+    """
+    weak = (line for view in views for line in weakness_notes(view.table))
+    texts = [*running, *(line for view in views for line in today_lines(view.day)), *weak]
+    below = [part for text in texts for part in textwrap.wrap(printable(text), width, subsequent_indent="  ")]
+    max_rows = max(3, (height - len(below)) // max(1, len(views)) - 5)
+    lines = []
+    for view in views:
+        target = f", target {view.target}" if view.target else ""
+        lines.append(f"run {run}{target}   {time_utc:%Y-%m-%d %H:%M:%S} UTC")
+        lines += standing_lines(view.table, width, max_rows=max_rows, trends=view.trends)
+        lines.append(totals(view.table))
+    return [shortened(line, width) for line in [*lines, *below]][:height]

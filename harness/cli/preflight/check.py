@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 from harness.cli.devices import DeviceChoice
+from harness.errors import HarnessError
 from harness.model.config import AgentKind, Config
 from harness.workspace.directories import Workspace
 
@@ -22,6 +23,18 @@ class Check:
     result: str
     fix: str = ""
     """A command."""
+
+    @classmethod
+    def of_error(cls, name: str, error: HarnessError, fix: str | None = None) -> Self:
+        """Return the check of a missing requirement.
+
+        Args:
+            name: the requirement.
+            error: describes what is missing.
+            fix: a command; None for the error's remedy.
+        """
+        where = f"{error.where}: " if error.where else ""
+        return cls(name, "missing", f"{where}{error.message}", error.remedy or "" if fix is None else fix)
 
     def row(self) -> dict[str, str]:
         """Return the row that `harness doctor` prints, also as JSON."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harness.cli.display.output import echo, echo_json, emit, json_option
+from harness.cli.display.output import echo, echo_document, emit, json_option
+from harness.workspace.directories import Workspace
 
 if TYPE_CHECKING:
     from harness.corpus.extraction import ExtractedProblem, ExtractionLog
@@ -64,19 +64,17 @@ def extract(
     for name in names:
         if ":" in name:
             echo(f"running the code of {name} without a sandbox", err=True)
-    directory = into if into is not None else _workspace_problems()
+    directory = into if into is not None else Workspace.find().problems
     log = _extract_all(names, directory, only, direction, replace=replace, write=not dry_run)
     if as_json:
-        echo_json(json.dumps(_as_data(log), indent=2))
+        echo_document({
+            "problems": [_row(problem) for problem in log.problems],
+            "skipped": [vars(item) for item in log.skipped],
+            "seconds": {name: round(seconds, 2) for name, seconds in log.seconds.items()},
+        })  # fmt: skip
     else:
         _print_summary(log, directory, dry_run=dry_run)
     return 0 if log.problems else 1
-
-
-def _workspace_problems() -> Path:
-    from harness.workspace.directories import Workspace
-
-    return Workspace.find().problems
 
 
 def _extract_all(
@@ -135,14 +133,6 @@ def _print_architectures(globs: Sequence[str], *, as_json: bool) -> None:
     emit(rows, as_json=as_json, columns=columns, empty="no architecture matches")
 
 
-def _as_data(log: ExtractionLog) -> dict[str, object]:
-    return {
-        "problems": [_row(problem) for problem in log.problems],
-        "skipped": [vars(item) for item in log.skipped],
-        "seconds": {name: round(seconds, 2) for name, seconds in log.seconds.items()},
-    }
-
-
 def _row(problem: ExtractedProblem) -> dict[str, object]:
     return {
         "problem": problem.key,
@@ -154,12 +144,11 @@ def _row(problem: ExtractedProblem) -> dict[str, object]:
 
 
 def _print_summary(log: ExtractionLog, directory: Path, *, dry_run: bool) -> None:
-    columns = {
-        "problem": lambda row: str(row["problem"]),
-        "kind": lambda row: str(row["op_type"]),
-        "workloads": lambda row: str(row["workloads"]),
-    }
-    emit([_row(problem) for problem in log.problems], as_json=False, columns=columns, empty="no problem")
+    rows = [
+        {"problem": problem.key, "kind": problem.definition["op_type"], "workloads": len(problem.workloads)}
+        for problem in log.problems
+    ]
+    emit(rows, as_json=False, empty="no problem")
     if log.skipped:
         echo("\nskipped, by reason")
         reasons = Counter(item.reason for item in log.skipped)

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from harness.cli.completion_values import complete_glob, complete_problem
-from harness.cli.display.output import echo, echo_json, emit, json_option
+from harness.cli.display.output import echo, echo_document, echo_lines, emit, json_option
+from harness.cli.options import COUNT
 from harness.cli.problem_commands.extract import extract
-from harness.cli.problem_commands.problem_lists import list_, show, suites
-from harness.cli.problem_commands.reading_problems import count_of, inspected, one_problem
+from harness.cli.problem_commands.importing import import_
+from harness.cli.problem_commands.problem_lists import count_of, inspected, list_, one_problem, show, suites
+from harness.formats.export_problems import export_problem
+from harness.formats.problems import Findings, inspect_problem, list_problems
+from harness.formats.solutions import check_all_solutions
+from harness.model.problem import Problem
+from harness.sol.targets import hardware
+from harness.workspace.directories import Workspace
 
-if TYPE_CHECKING:
-    from harness.workspace.directories import Workspace
+_BOUND_KEYS = (
+    "sol_us", "floor_us", "flops", "bytes", "limited_by", "products", "elementwise", "times_us", "rates", "reason"
+)  # fmt: skip
 
 
 @click.group()
@@ -24,14 +32,14 @@ def problems() -> None:
     """List, show, check and import problems, and compute their bounds."""
 
 
-for command in (list_, suites, show, extract):
+for command in (list_, suites, show, import_, extract):
     problems.add_command(command)
 
 
 @problems.command()
 @click.argument("globs", nargs=-1, metavar="[GLOB|DIRECTORY]...", shell_complete=complete_glob)
 @click.option("--deep", is_flag=True, help="Run each reference and mutants of it on the CPU, at small sizes.")
-@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Processes of --deep.")
+@click.option("--jobs", type=COUNT, default=1, show_default=True, help="Processes of --deep.")
 @click.option("--modules/--no-modules", default=True, help="With --deep: build the models of the problems' origin.")
 @json_option
 def check(globs: tuple[str, ...], *, deep: bool, jobs: int, modules: bool, as_json: bool) -> int:
@@ -41,12 +49,8 @@ def check(globs: tuple[str, ...], *, deep: bool, jobs: int, modules: bool, as_js
     origin, and reports which wrong implementations (mutants) the judge's checks refuse. docs/how-to/deep-check.md
     explains each result.
     """
-    from harness.formats.solutions import check_all_solutions
-
     if deep:
-        from harness.cli.problem_commands.deep_check import check_deep
-
-        return check_deep(inspected(globs), jobs=jobs, modules=modules, as_json=as_json)
+        return _check_deep(inspected(globs), jobs=jobs, modules=modules, as_json=as_json)
     rows = []
     for findings in inspected(globs):
         errors = [*findings.errors, *check_all_solutions(findings)]
@@ -58,39 +62,10 @@ def check(globs: tuple[str, ...], *, deep: bool, jobs: int, modules: bool, as_js
             "warnings": list(findings.warnings),
         })  # fmt: skip
     if as_json:
-        echo_json(json.dumps(rows, indent=2))
+        echo_document(rows)
     else:
         _print_checked(rows)
     return 0 if rows and all(row["ok"] for row in rows) else 1
-
-
-@problems.command("import")
-@click.argument("path", type=click.Path(path_type=Path, exists=True))
-@click.option("--suite", help="Suite to put problems in (default: the name of their directory).")
-@click.option("--problem", "key", help="For a solution.json: its problem (default: the problem with its name).")
-@click.option("--target", help="The target that must be able to judge the problems; for a solution.json: its target.")
-@click.option("--replace", is_flag=True, help="Overwrite existing problems and solutions.")
-@click.option("--trust", is_flag=True, help="Trust the code of the problems without confirmation.")
-@json_option
-def import_(
-    path: Path, *, suite: str | None, key: str | None, target: str | None, replace: bool, trust: bool, as_json: bool
-) -> int:
-    """Import SOL-ExecBench problems, a FlashInfer-Bench trace set, or a solution.json.
-
-    The reference of a problem and its input function run in the judge with your rights and without a sandbox: read
-    them first. They do not run during the import. A solution.json needs no trust, because solutions run in a sandbox.
-    A summary counts the problems that are usable on the target, and the reasons why others are not.
-    """
-    from harness.cli.problem_commands.importing import ask_for_trust
-    from harness.workspace.directories import Workspace
-
-    workspace = Workspace.find()
-    if path.is_file():
-        _import_solution(workspace, path, key=key, target=target, replace=replace, as_json=as_json)
-        return 0
-    if not trust:
-        ask_for_trust(path)
-    return _import_all(workspace, path, suite=suite, target=target, replace=replace, as_json=as_json)
 
 
 @problems.command("export")
@@ -108,8 +83,6 @@ def export_(globs: tuple[str, ...], *, output: Path, replace: bool) -> int:
 
     Solutions are not exported: `harness export` writes a champion as solution.json.
     """
-    from harness.formats.export_problems import export_problem
-
     findings = inspected(globs)
     for item in findings:
         if item.problem is not None:
@@ -131,105 +104,32 @@ def sol(problem: str, *, target: str, as_json: bool) -> None:
     The row of a workload without a bound has the reason.
     """
     from harness.sol.roofline import NoBoundError, bounds
-    from harness.sol.targets import hardware
-    from harness.workspace.directories import Workspace
 
     loaded = one_problem(problem)
     machine = hardware(target, cache_dir=Workspace.find().cache)
     rows: list[dict[str, Any]] = []
     for workload in loaded.workloads:
-        names = (
-            "sol_us",
-            "floor_us",
-            "flops",
-            "bytes",
-            "limited_by",
-            "products",
-            "elementwise",
-            "times_us",
-            "rates",
-            "reason",
-        )
-        row: dict[str, Any] = {"workload": workload.uuid, **dict.fromkeys(names)}
+        row: dict[str, Any] = {"workload": workload.uuid, **dict.fromkeys(_BOUND_KEYS)}
         try:
             bound = bounds(loaded, workload, machine)
         except NoBoundError as error:
             row["reason"] = str(error)
         else:
-            row |= {name: getattr(bound, name) for name in names[:5]} | {"times_us": dict(bound.times_us)}
+            row |= {name: getattr(bound, name) for name in _BOUND_KEYS[:5]} | {"times_us": dict(bound.times_us)}
             row["products"] = {" x ".join(pair): count for pair, count in bound.products.items()}
             row["elementwise"] = dict(bound.elementwise)
             row["rates"] = "measured" if bound.is_measured else "listed"
         rows.append(row)
-    emit(
-        rows,
-        as_json=as_json,
-        columns={
-            "workload": lambda row: row["workload"],
-            "sol us": lambda row: _number(row["sol_us"]),
-            "floor us": lambda row: _number(row["floor_us"]),
-            "flops": lambda row: _number(row["flops"]),
-            "bytes": lambda row: _number(row["bytes"]),
-            "rates": lambda row: row["rates"] or "-",
-            "limited by": lambda row: row["limited_by"] or row["reason"],
-        },
-    )
-
-
-def _import_all(
-    workspace: Workspace, path: Path, *, suite: str | None, target: str | None, replace: bool, as_json: bool
-) -> int:
-    """Import all problems below a directory, print a summary, and return the exit code."""
-    from harness.cli.devices import choose_devices
-    from harness.cli.problem_commands.importing import import_rows, print_imported
-    from harness.formats.import_problems import import_problems
-    from harness.workspace.configuration import data_root_of, load_config
-
-    data_root = data_root_of(workspace)
-    results = import_problems(path, workspace.problems, suite=suite, data_root=data_root, replace=replace)
-    target = target or choose_devices(load_config(workspace)).target
-    rows = import_rows(results, workspace, target, data_root)
-    if as_json:
-        echo_json(json.dumps(rows, indent=2))
-    else:
-        print_imported(rows, target)
-    return 0 if all(row["usable"] for row in rows) else 1
-
-
-def _import_solution(
-    workspace: Workspace, path: Path, *, key: str | None, target: str | None, replace: bool, as_json: bool
-) -> None:
-    from harness.formats.import_problems import problem_named
-    from harness.formats.import_solutions import read_solution_json, solution_from_json
-    from harness.formats.problems import list_problems, load_problem
-    from harness.formats.solutions import check_solution, load_solution
-    from harness.model.paths import SOLUTIONS
-    from harness.workspace.configuration import data_root_of
-
-    document = read_solution_json(path)
-    key = key or problem_named(document.definition, workspace.problems, list_problems(workspace.problems))
-    problem = load_problem(workspace.problems / key, key=key, data_root=data_root_of(workspace))
-    target = (target or document.spec.target_hardware[0]).lower()
-    directory = workspace.problems / key / SOLUTIONS / _safe_target(target)
-    solution = load_solution(solution_from_json(path, directory, replace=replace))
-    warnings = [str(error) for error in check_solution(solution, problem.definition)]
-    if document.spec.dependencies:
-        warnings.append(f"its dependencies are not installed: {', '.join(document.spec.dependencies)}")
-    row = {"problem": key, "target": target, "directory": str(directory), "warnings": warnings}
-    if as_json:
-        echo_json(json.dumps([row], indent=2))
-        return
-    echo(f"{document.name}: written to {directory}")
-    for warning in warnings:
-        echo(f"warning: {warning}")
-
-
-def _safe_target(target: str) -> str:
-    from harness.model.paths import is_target
-
-    if is_target(target):
-        return target
-    raise click.UsageError(f"`{target}` is not a target; expected letters, digits, - and _ (set it with --target)")
+    columns: dict[str, Any] = {
+        "workload": lambda row: row["workload"],
+        "sol us": lambda row: _number(row["sol_us"]),
+        "floor us": lambda row: _number(row["floor_us"]),
+        "flops": lambda row: _number(row["flops"]),
+        "bytes": lambda row: _number(row["bytes"]),
+        "rates": lambda row: row["rates"] or "-",
+        "limited by": lambda row: row["limited_by"] or row["reason"],
+    }
+    emit(rows, as_json=as_json, columns=columns)
 
 
 def _print_checked(rows: Sequence[Mapping[str, Any]]) -> None:
@@ -245,3 +145,44 @@ def _print_checked(rows: Sequence[Mapping[str, Any]]) -> None:
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:,.4g}" if value < 1e4 else f"{value:.3e}"
+
+
+def _check_deep(findings: Sequence[Findings], *, jobs: int, modules: bool, as_json: bool) -> int:
+    """Check problems with mutants and honest implementations, print a line for each, and return the exit code."""
+    from harness.corpus.deep_check.duplicates import duplicates
+    from harness.corpus.deep_check.exceptions import read_exceptions
+    from harness.corpus.deep_check.many_problems import check_all
+    from harness.corpus.deep_check.report import line_of, report_on, summary
+
+    unreadable = [item for item in findings if item.problem is None]
+    problems = [item.problem for item in findings if item.problem is not None]
+    roots = {problem.key: problem.directory.parent.parent for problem in problems}
+    exceptions = {root: read_exceptions(root) for root in dict.fromkeys(roots.values())}
+    duplicates_of = duplicates([*problems, *_neighbours(roots)])
+    began = time.monotonic()
+    reports = []
+    for number, result in enumerate(check_all(problems, jobs, modules=modules), start=1):
+        report = report_on(result, exceptions[roots[result.key]], duplicates_of.get(result.key, ()))
+        reports.append(report)
+        echo(f"[{number}/{len(problems)}] {line_of(report)}", err=as_json)
+        for failure in report.failures:
+            echo(f"     {failure}", err=as_json)
+        for stale in report.stale:
+            echo(f"     warning: the exception `{stale}` has no effect", err=as_json)
+    wall_s = time.monotonic() - began
+    if as_json:
+        echo_document([report.as_data() for report in reports])
+    else:
+        for item in unreadable:
+            echo(f"BAD  {item.key}  cannot be read; see `harness problems check {item.key}`")
+        echo_lines(summary(reports, wall_s))
+    return 0 if reports and not unreadable and not any(report.failures for report in reports) else 1
+
+
+def _neighbours(roots: Mapping[str, Path]) -> Iterator[Problem]:
+    """Yield the other problems of the same directories, none of which may compute the same graph."""
+    for root in dict.fromkeys(roots.values()):
+        for key in list_problems(root):
+            problem = inspect_problem(root / key, key=key).problem if key not in roots else None
+            if problem is not None:
+                yield problem

@@ -10,10 +10,6 @@ from dataclasses import dataclass, field
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
 
-def _secret() -> str:
-    return secrets.token_urlsafe(24)
-
-
 @dataclass(frozen=True)
 class Access:
     """The secrets of one server process and its addresses.
@@ -25,8 +21,8 @@ class Access:
     address: str
     """The IP address on which the server listens."""
     port: int
-    token: str = field(default_factory=_secret, repr=False)
-    cookie: str = field(default_factory=_secret, repr=False)
+    token: str = field(default_factory=lambda: secrets.token_urlsafe(24), repr=False)
+    cookie: str = field(default_factory=lambda: secrets.token_urlsafe(24), repr=False)
     """Value of the cookie."""
     path: str = field(default_factory=lambda: f"/{secrets.token_urlsafe(9)}/", repr=False)
     """Prefix of all paths of the page, and the cookie's path."""
@@ -46,18 +42,10 @@ class Access:
         name, colon, port = (host or "").rpartition(":")
         if not colon or port != str(self.port):
             return False
-        if ipaddress.ip_address(self.address).is_unspecified:  # every address of this machine, but no DNS name
+        address = ipaddress.ip_address(self.address)
+        if address.is_unspecified:  # every address of this machine, but no DNS name
             return name in _LOOPBACK_NAMES or _is_ip(name.strip("[]"))
-        return name == _in_url(self.address) or (_is_loopback(self.address) and name in _LOOPBACK_NAMES)
-
-    def origin_allowed(self, origin: str | None, host: str | None) -> bool:
-        """Return True if a request comes from this page or has no origin.
-
-        Args:
-            origin: its Origin header.
-            host: its Host header.
-        """
-        return origin is None or origin == f"http://{host}"
+        return name == _in_url(self.address) or (address.is_loopback and name in _LOOPBACK_NAMES)
 
     def token_matches(self, value: str | None) -> bool:
         """Return True if a request has the token; the comparison takes constant time."""
@@ -74,10 +62,6 @@ def _is_ip(name: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _is_loopback(address: str) -> bool:
-    return ipaddress.ip_address(address).is_loopback
 
 
 def _reachable(address: str) -> str:

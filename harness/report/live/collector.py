@@ -9,31 +9,33 @@ from functools import lru_cache
 import harness
 from harness.formats.problems import list_problems
 from harness.git.repo import Repo
+from harness.ledger.candidates import CommittedCandidate, committed_candidates
 from harness.ledger.entry_rows import Row
 from harness.ledger.index import Index
 from harness.model.config import Config
 from harness.model.entry import stamp
-from harness.model.paths import DECISIONS
-from harness.model.process_status import DaemonStatus, StartStatus
+from harness.model.paths import DECISIONS, parse_agent_branch, run_branches, solution_path
+from harness.model.process_status import DaemonStatus, PlannerStatus, ProcessStatus, StartStatus, WorkerStatus
 from harness.model.weaknesses import SYMBOL
 from harness.report.collect import decided_problems, headline
 from harness.report.live.problem_parts import ProblemParts, as_json
-from harness.report.live.processes import read_processes
 from harness.report.live.spending import RecordedAccounts, spending
-from harness.report.live.waiting import WaitingSubmissions
-from harness.report.problem_summary import RunSpan
-from harness.report.steps import Json, short
+from harness.report.page import Json
+from harness.report.problem_summary import RunSpan, interval, short
 from harness.workspace.configuration import load_config
 from harness.workspace.directories import Workspace
-from harness.workspace.status import is_alive, read_daemon_status, read_start_status
+from harness.workspace.run_result import read_run_result
+from harness.workspace.status import is_alive, read_daemon_status, read_start_status, recorded_processes
 
 PROBLEM = "problem:"
 """Prefix of the names of the parts that are problems."""
 _RECENT = 40
+_OF_JUDGES = {"device", "state", "failure", "problem", "kind", "worker", "stage", "done", "of"}
 _LIST_EVERY_S = 5.0
 """Interval at which the directory of problems is read again."""
 _SPENT_EVERY_S = 1.0
 _SUBJECTS = 4096
+_MAX_SUBMISSIONS = 30
 _LEDGER_KEY = "SELECT value FROM meta WHERE name IN ('tip', 'spool') ORDER BY name"
 # A plus sign before a column prevents SQLite from using its index: the index over time finds the newest entries faster.
 _NEWEST = (
@@ -103,9 +105,8 @@ class _RunView:
         branch = config.coordination_branch
         self._workspace, self._repo, self._index = workspace, repo, index
         self.subject = run, target, branch
-        self._run, self._target = run, target
         self._problems = ProblemParts(repo, index, RunSpan(branch, run, target, None))
-        self._waiting = WaitingSubmissions(repo, index, branch=branch, run=run, target=target)
+        self._waiting = _WaitingSubmissions(repo, index, branch=branch, run=run, target=target)
         self._accounts = RecordedAccounts(workspace, repo, branch)
         self._subject_of = lru_cache(maxsize=_SUBJECTS)(self._read_subject)
         self._ledger_key = ""
@@ -126,7 +127,7 @@ class _RunView:
             config: the present configuration.
             start: the record of the last `harness start`; None if its run was another one.
         """
-        processes = self._with_last_workers(read_processes(self._workspace))
+        processes = self._with_last_workers(_read_processes(self._workspace))
         self._texts["now"] = as_json(processes)
         if start is not None:
             self._last_start, self._last_daemon = start, read_daemon_status(self._workspace)
@@ -136,21 +137,15 @@ class _RunView:
             self._collect_ledger(problems)
             self._ledger_key = key
         if processes["running"] or "waiting" not in self._texts:
-            submissions = [
-                {
-                    "problem": submission.problem,
-                    "worker": submission.worker,
-                    "at": submission.at,
-                    "commit": submission.commit,
-                    "subject": submission.subject,
-                }
-                for submission in self._waiting.submissions()
-            ]
-            self._texts["waiting"] = as_json({"submissions": submissions})
+            fields = ("problem", "worker", "at", "commit", "subject")
+            submissions = self._waiting.submissions()
+            rows = [{name: getattr(submission, name) for name in fields} for submission in submissions]
+            self._texts["waiting"] = as_json({"submissions": rows})
         if time.monotonic() - self._spending_at >= _SPENT_EVERY_S:
-            spent = self._accounts.spent(self._run)
+            spent = self._accounts.spent(self.subject[0])
             self._texts["spending"] = as_json(spending(config, self._last_start, self._last_daemon, spent))
-            self._texts["headline"] = as_json(headline(self._problems.summaries, spent[0].usd if spent else None))
+            summaries = list(self._problems.summaries.values())
+            self._texts["headline"] = as_json(headline(summaries, spent[0].usd if spent else None))
             self._spending_at = time.monotonic()
         return {**self._texts, **{f"{PROBLEM}{name}": text for name, text in self._problems.texts.items()}}
 
@@ -171,7 +166,8 @@ class _RunView:
             **self._problems.notes(),
         }
         self._texts["meta"] = as_json(meta)
-        self._texts["recent"] = as_json({"entries": [self._recent(row) for row in self._recent_rows()]})
+        recent = self._index.select(_NEWEST, (run, target, _RECENT))
+        self._texts["recent"] = as_json({"entries": [self._recent(row) for row in recent]})
         self._spending_at = float("-inf")
 
     def _with_last_workers(self, processes: Json) -> Json:
@@ -198,9 +194,6 @@ class _RunView:
             self._listed = time.monotonic(), globs, names
         return names
 
-    def _recent_rows(self) -> list[Row]:
-        return self._index.select(_NEWEST, (self._run, self._target, _RECENT))
-
     def _recent(self, row: Row) -> Json:
         return {
             "problem": row.problem,
@@ -210,9 +203,7 @@ class _RunView:
             "worker": row.worker,
             "verdict": row.verdict,
             "reason": row.reason,
-            "speedup": short(row.speedup),
-            "low": short(row.speedup_ci95_low),
-            "high": short(row.speedup_ci95_high),
+            **interval(row),
             "latency_us": short(row.latency_us),
             "weaknesses": [weakness.sentence for weakness in row.weaknesses],
             "commit": row.commit,
@@ -221,3 +212,97 @@ class _RunView:
 
     def _read_subject(self, commit: str) -> str | None:
         return self._repo.commit(commit).subject if self._repo.has_object(commit) else None
+
+
+class _WaitingSubmissions:
+    """Finds the submissions without an evaluation; a branch is read again only if its tip has changed.
+
+    Args:
+        repo: the workspace's repository.
+        index: index of the ledger, refreshed by the caller.
+        branch: the coordination branch.
+        run: name of the run.
+        target: such as `cpu` or `h200`.
+    """
+
+    def __init__(self, repo: Repo, index: Index, *, branch: str, run: str, target: str) -> None:
+        self._repo, self._index = repo, index
+        self._branch, self._run, self._target = branch, run, target
+        self._tips: dict[str, str] = {}
+        self._unjudged: dict[str, CommittedCandidate | None] = {}
+        """Branch -> its newest candidate."""
+
+    def submissions(self) -> list[CommittedCandidate]:
+        """Return at most 30 waiting submissions, oldest first."""
+        tips = self._repo.branches(run_branches(self._run))
+        for branch, tip in tips.items():
+            if self._tips.get(branch) != tip:
+                self._unjudged[branch] = self._candidate(branch, tip)
+        self._tips = tips
+        self._unjudged = {
+            branch: candidate
+            for branch, candidate in self._unjudged.items()
+            if branch in tips and candidate and not self._is_judged(candidate.problem, candidate.tree)
+        }
+        submissions = filter(None, self._unjudged.values())
+        return sorted(submissions, key=lambda candidate: candidate.at)[:_MAX_SUBMISSIONS]
+
+    def _candidate(self, branch: str, tip: str) -> CommittedCandidate | None:
+        agent_branch = parse_agent_branch(branch)
+        tree = self._repo.tree_of(tip, solution_path(agent_branch.problem, self._target)) if agent_branch else None
+        if agent_branch is None or tree is None or self._is_judged(agent_branch.problem, tree):
+            return None
+        base = self._tips.get(branch) or self._repo.tip(self._branch)
+        candidates = committed_candidates(self._repo, branch, tip, base, self._target)
+        return next((candidate for candidate in reversed(candidates) if candidate.tree == tree), None)
+
+    def _is_judged(self, problem: str, tree: str) -> bool:
+        where = "tree = ? AND problem = ? AND target = ? AND kind = 'evaluation'"
+        return bool(self._index.query(f"SELECT 1 FROM entries WHERE {where} LIMIT 1", (tree, problem, self._target)))  # noqa: S608
+
+
+def _read_processes(workspace: Workspace) -> Json:
+    """Return the running processes and the records of ended processes as JSON."""
+    records = recorded_processes(workspace)
+    alive = {name: status for name, status in records.items() if is_alive(status)}
+    status, planner, start = alive.get("daemon"), alive.get("planner"), records.get("start")
+    daemon = status if isinstance(status, DaemonStatus) else None
+    workers = {name: status for name, status in records.items() if isinstance(status, WorkerStatus)}
+    return {
+        "running": sorted(alive),
+        "started_at": start.started_at if isinstance(start, StartStatus) else None,
+        "ended": None if alive else _result(workspace, start),
+        "queued": daemon.queued if daemon else 0,
+        "paused": daemon.paused if daemon else None,
+        "messages": _messages(daemon, planner),
+        "judges": [judge.model_dump(mode="json", include=_OF_JUDGES) for judge in daemon.judges] if daemon else [],
+        "workers": [_worker(status, alive=name in alive) for name, status in workers.items()],
+    }
+
+
+def _messages(*statuses: ProcessStatus | None) -> list[str]:
+    texts = (status.messages for status in statuses if isinstance(status, DaemonStatus | PlannerStatus))
+    return list(dict.fromkeys(message for messages in texts for message in messages))
+
+
+def _result(workspace: Workspace, start: ProcessStatus | None) -> Json | None:
+    """Return the result of the last `harness start`; None without a record of it."""
+    result = read_run_result(workspace)
+    if result is None:
+        return {"why": "it was killed", "exit_code": None} if start is not None else None
+    if start is not None and (start.pid, start.process_start_ticks) != (result.pid, result.process_start_ticks):
+        return {"why": "it was killed", "exit_code": None}
+    return {"why": result.ended, "exit_code": result.exit_code}
+
+
+def _worker(status: WorkerStatus, *, alive: bool) -> Json:
+    return {
+        "worker": status.worker,
+        "agent": status.agent,
+        "state": status.state if alive else "ended",
+        "problem": status.problem,
+        "message": status.last_message,
+        "failure": status.last_failure,
+        "evaluations": status.evaluations,
+        "usd": round(status.usd, 4),
+    }

@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from harness.git.repo import Repo
 from harness.ledger.index import Index
 from harness.ledger.standings import Standing, standings
 from harness.ledger.standings_table import outdated_note, weakness_notes
-from harness.report.page import printable_data
-from harness.report.problem_summary import RunSpan, evaluation_dots, first_and_last_entry, problem_summary
-from harness.report.steps import NO_DETAILS, DetailBudget, Json
+from harness.report.page import Json, printable_data
+from harness.report.problem_summary import (
+    RunSpan,
+    evaluation_dots,
+    first_and_last_entry,
+    problem_summary,
+)
 
 _MAX_SINGLE_READS = 12
 """Up to this number, problems are read one by one; for more problems, one query over all entries is faster."""
@@ -34,9 +39,9 @@ class ProblemParts:
         self.span = span
         self.texts: dict[str, str] = {}
         """Problem -> its summary as JSON."""
-        self._summaries: dict[str, Json] = {}
+        self.summaries: dict[str, Json] = {}
         self._standings: dict[str, Standing] = {}
-        self._last_hashes: dict[str, str | None] = {}
+        self._last_hashes: dict[str, list[tuple[Any, ...]]] = {}
 
     def update(self, problems: Sequence[str]) -> None:
         """Update the summaries from the index.
@@ -46,46 +51,28 @@ class ProblemParts:
         """
         if self.span.begin is None:
             self.span = replace(self.span, begin=first_and_last_entry(self._index, self.span.run, self.span.target)[0])
-        hashes = {problem: self._last_hash(problem) for problem in problems}
-        last_hashes = self._last_hashes
-        changed = [
-            problem for problem in problems if problem not in last_hashes or last_hashes[problem] != hashes[problem]
-        ]
+        hashes = {problem: self._index.query(_LAST_HASH, (problem,)) for problem in problems}
+        changed = [problem for problem in problems if self._last_hashes.get(problem) != hashes[problem]]
         for group in [[problem] for problem in changed] if len(changed) <= _MAX_SINGLE_READS else [changed]:
             self._summarise(group)
         self._last_hashes = hashes
-        for by_problem in (self.texts, self._summaries, self._standings):
+        for by_problem in (self.texts, self.summaries, self._standings):
             for problem in by_problem.keys() - hashes.keys():
                 del by_problem[problem]
-
-    @property
-    def summaries(self) -> list[Json]:
-        """Return the summaries of all problems."""
-        return list(self._summaries.values())
 
     def notes(self) -> Json:
         """Return the sentences about weakened numbers and about entries of an older judge protocol."""
         table = [self._standings[problem] for problem in sorted(self._standings)]
         return {"weakened": weakness_notes(table), "history": outdated_note(table)}
 
-    def _last_hash(self, problem: str) -> str | None:
-        rows = self._index.query(_LAST_HASH, (problem,))
-        return str(rows[0][0]) if rows else None
-
     def _summarise(self, problems: Sequence[str]) -> None:
         span = self.span
         table = standings(self._index, problems, span.target, span.run)
-        digests = {standing.problem: standing.problem_digest for standing in table}
-        dots = evaluation_dots(self._index, span, digests, problems[0] if len(problems) == 1 else None)
+        dots = evaluation_dots(self._index, span, table, problems[0] if len(problems) == 1 else None)
         for standing in table:
-            evaluations = dots.get(standing.problem, [])
-            no_details = DetailBudget(0, 0)
-            summary = problem_summary(self._repo, self._index, standing, evaluations, span, no_details)
-            summary["steps"] = [
-                {name: value for name, value in step.items() if name not in NO_DETAILS} for step in summary["steps"]
-            ]
+            summary = problem_summary(self._repo, self._index, standing, dots.get(standing.problem, []), span, None)
             self._standings[standing.problem] = standing
-            self._summaries[standing.problem] = summary
+            self.summaries[standing.problem] = summary
             self.texts[standing.problem] = as_json(summary)
 
 

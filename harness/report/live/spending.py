@@ -12,7 +12,7 @@ from harness.ledger.accounts import Spent, accounts_set_aside, unrecorded_accoun
 from harness.model.config import Config
 from harness.model.paths import ACCOUNTS
 from harness.model.process_status import DaemonStatus, StartStatus
-from harness.report.steps import Json
+from harness.report.page import Json
 from harness.workspace.directories import Workspace
 
 

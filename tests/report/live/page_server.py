@@ -12,8 +12,7 @@ from typing import Any
 import aiohttp
 
 from harness.report.live.access import Access
-from harness.report.live.page_state import PageState
-from harness.report.live.server import Viewers, listen, serve
+from harness.report.live.server import PageState, Viewers, listen, serve
 from tests.waiting import DEADLINE_S
 
 

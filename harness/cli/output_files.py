@@ -1,4 +1,4 @@
-"""`harness export`: writes a champion as SOL-ExecBench's solution.json."""
+"""`harness report` and `harness export`: a page about a run, and a champion as SOL-ExecBench's solution.json."""
 
 from __future__ import annotations
 
@@ -11,29 +11,63 @@ import click
 from harness.cli.completion_values import complete_problem
 from harness.cli.display.output import echo, echo_json
 from harness.cli.merge_commands import opened, single_target
+from harness.cli.options import OUTPUT_FILE, run_option, target_option
+from harness.errors import AnswerIsNo, ConfigurationError
+from harness.formats.bounded import PROBLEM_BYTES, load_json
+from harness.formats.export_solutions import solution_document
+from harness.formats.problems import DEFINITION_NAME, list_problems
+from harness.formats.solutions import load_solution
+from harness.git.problem_digests import digest_at
+from harness.ledger.champions import champion, measured, why_none
+from harness.ledger.standings import known_problems
+from harness.model.paths import problem_path, solution_path
+from harness.report.collect import collect
+from harness.report.merge_branches import remotes, web_address
+from harness.report.merging import pick_remote
+from harness.report.page import render
+from harness.report.proof_text import subject
+from harness.workspace.files import atomic_write
+
+
+@click.command()
+@click.option("-o", "--output", type=OUTPUT_FILE, default=Path("report.html"))
+@run_option
+@target_option
+@click.option("--commit-url", metavar="URL", help="URL of a commit's page, with {} for the id.")
+def report(output: Path, *, run: str | None, target: str | None, commit_url: str | None) -> None:
+    """Write an HTML file about a run: headline, trajectories, table, steps, spend. The file works offline."""
+    with opened() as (workspace, config, repo, index):
+        run = run or config.run
+        remote = pick_remote(repo, None)
+        web = web_address(remotes(repo).get(remote, "")) if remote else None
+        if commit_url is None and web is not None:
+            commit_url = f"{web}/-/commit/{{}}" if "gitlab" in web else f"{web}/commit/{{}}"
+        if commit_url is not None and ("{}" not in commit_url or not commit_url.startswith(("https://", "http://"))):
+            raise ConfigurationError(f"`{commit_url}` is not a URL with {{}} in it", where="--commit-url")
+        keys = list_problems(workspace.problems, config.problems)
+        data = collect(
+            repo,
+            index,
+            branch=config.coordination_branch,
+            problems=sorted({*keys, *known_problems(index)}),
+            run=run,
+            target=target or single_target(config, index, run),
+            commit_url=commit_url,
+        )
+    atomic_write(output.absolute(), render(data))
+    count = len(data["problems"])
+    shown = f"{count} problem{'' if count == 1 else 's'}"
+    echo(f"{output}: {output.stat().st_size / 1e6:.1f} MB, {shown}; open it in a browser")
 
 
 @click.command()
 @click.argument("problem", shell_complete=complete_problem)
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="File; the default is standard output."
-)
-@click.option("--run", metavar="NAME", help="The run; by default harness.yaml's.")
-@click.option("--target", metavar="NAME", help="The target; by default harness.yaml's, else the run's only one.")
+@click.option("-o", "--output", type=OUTPUT_FILE, help="File; the default is standard output.")
+@run_option
+@target_option
 @click.option("--merged", is_flag=True, help="Export the solution on the coordination branch instead of the champion.")
 def export(problem: str, *, output: Path | None, run: str | None, target: str | None, merged: bool) -> None:
     """Write a problem's champion as SOL-ExecBench's solution.json (pytorch, triton, cute_dsl and cuda_cpp)."""
-    from harness.errors import AnswerIsNo, ConfigurationError
-    from harness.formats.bounded import PROBLEM_BYTES, load_json
-    from harness.formats.export_solutions import solution_document
-    from harness.formats.problems import DEFINITION_NAME
-    from harness.formats.solutions import load_solution
-    from harness.git.problem_digests import digest_at
-    from harness.ledger.champions import champion, measured, why_none
-    from harness.model.paths import problem_path, solution_path
-    from harness.report.proof_text import subject
-    from harness.workspace.files import atomic_write
-
     with opened() as (_, config, repo, index), tempfile.TemporaryDirectory(prefix="kernel-harness-") as scratch:
         run, tip = run or config.run, repo.tip(config.coordination_branch)
         target = target or single_target(config, index, run)
