@@ -15,13 +15,7 @@ from harness.corpus.errors import SkippedError
 from harness.corpus.exporting import ExportedModule, GraphInput
 from harness.corpus.graph_hash import compute_operations, graph_hash
 from harness.corpus.input_roles import distribution_of
-from harness.corpus.printing import (
-    FunctionPrinter,
-    axis_expression,
-    live_operations,
-    resolved,
-    used_inputs,
-)
+from harness.corpus.printing import FunctionPrinter, axis_expression, live_operations, resolved, used_inputs
 from harness.corpus.variable_names import UniqueNames, identifier, stem_of
 
 _DTYPES = {

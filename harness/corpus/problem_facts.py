@@ -16,11 +16,7 @@ _KINDS = (
     ("mlp", re.compile(r"(?<!sparse)(mlp|feedforward|ffn)$"), "Feed-forward block"),
     ("rope", re.compile(r"rotary|rope"), "Rotary position embedding"),
     ("moe", re.compile(r"moe|expert|router|sparsemlp|topk|gate$"), "Mixture of experts"),
-    (
-        "layer",
-        re.compile(r"decoderlayer|encoderlayer|transformerblock|(?<!attention)block$|layer$"),
-        "Layer",
-    ),
+    ("layer", re.compile(r"decoderlayer|encoderlayer|transformerblock|(?<!attention)block$|layer$"), "Layer"),
     ("attention", re.compile(r"attention|attn"), "Attention"),
     ("ssm", re.compile(r"mamba|(?<!le)ssm|mixer|rwkv|rglru|deltanet|retention"), "State-space mixer"),
     ("norm", re.compile(r"norm"), "Normalization"),

@@ -10,13 +10,7 @@ from typing import Any
 from harness.corpus.extraction import ExtractedProblem
 from harness.errors import FormatError
 from harness.formats.problem_tags import PROVENANCE_KEY
-from harness.formats.problems import (
-    DEFINITION_NAME,
-    WORKLOADS_NAME,
-    inspect_problem,
-    list_problems,
-    read_text,
-)
+from harness.formats.problems import DEFINITION_NAME, WORKLOADS_NAME, inspect_problem, list_problems, read_text
 from harness.formats.source_lines import parse_json
 from harness.workspace.files import atomic_write
 

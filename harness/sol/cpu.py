@@ -94,8 +94,7 @@ def _hardware(model: str, flags: frozenset[str], figures: dict[str, float]) -> H
         bandwidth_gbs=max(figures["read_gbs"], figures["copy_gbs"], figures["stream_gbs"]),
         cached_gbs=CACHE_MARGIN * max(figures["cached_read_gbs"], figures["cached_copy_gbs"]),
         tflops=Peaks(
-            tensor=products,
-            vector={"float32": single, "float64": figures["float64_gflops"] / 1e3, "float16": half},
+            tensor=products, vector={"float32": single, "float64": figures["float64_gflops"] / 1e3, "float16": half}
         ),
         source={"bandwidth_gbs": measured, "cached_gbs": f"{measured}, times {CACHE_MARGIN}", "tflops": measured},
     )
@@ -132,8 +131,7 @@ def _run(command: list[str]) -> str:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_DEADLINE_S, check=True)
     except subprocess.CalledProcessError as error:
         raise ConfigurationError(
-            f"the measurement of the CPU failed: {(error.stderr or '').strip()[-500:] or error}",
-            where=command[0],
+            f"the measurement of the CPU failed: {(error.stderr or '').strip()[-500:] or error}", where=command[0]
         ) from error
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ConfigurationError(f"the measurement of the CPU failed: {error}", where=command[0]) from error

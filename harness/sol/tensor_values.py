@@ -106,13 +106,7 @@ class TensorValues:
         everything: give values to all tensors, for references that do not run otherwise.
     """
 
-    def __init__(
-        self,
-        limits: AnalysisLimits,
-        *,
-        known_floats: int = _KNOWN_FLOATS,
-        everything: bool = False,
-    ) -> None:
+    def __init__(self, limits: AnalysisLimits, *, known_floats: int = _KNOWN_FLOATS, everything: bool = False) -> None:
         self.limits = limits
         self._known_floats = known_floats
         self._everything = everything
@@ -161,13 +155,7 @@ class TensorValues:
                     self.invent(tensor)
         return out
 
-    def _with_values(
-        self,
-        func: Untyped,
-        args: Untyped,
-        kwargs: Untyped,
-        tensors: list[torch.Tensor],
-    ) -> Untyped:
+    def _with_values(self, func: Untyped, args: Untyped, kwargs: Untyped, tensors: list[torch.Tensor]) -> Untyped:
         kwargs = _on(kwargs, "cpu")
         packet = func._overloadpacket  # noqa: SLF001
         name, product = packet.__name__, is_product(packet)

@@ -6,14 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 import torch
 
-from harness.corpus.deep_check.small_judge import (
-    LEAST_SHAPES,
-    SEED,
-    Outputs,
-    allowed_axes,
-    difference,
-    small_workload,
-)
+from harness.corpus.deep_check.small_judge import LEAST_SHAPES, SEED, Outputs, allowed_axes, difference, small_workload
 from harness.corpus.errors import SkippedError
 from harness.corpus.verification import check_degenerate, shown
 from harness.judge.correctness import all_finite

@@ -20,15 +20,7 @@ from harness.judge.input_data.roles import Role, purpose_of
 from harness.judge.precision import Truth, find_truth, relative_error
 from harness.judge.reference import Reference, Value, load_reference
 from harness.model.axes import evaluate_axes, holds
-from harness.model.problem import (
-    CustomInput,
-    Problem,
-    RandomInput,
-    SafetensorsInput,
-    ScalarInput,
-    Tolerance,
-    Workload,
-)
+from harness.model.problem import CustomInput, Problem, RandomInput, SafetensorsInput, ScalarInput, Tolerance, Workload
 
 SEED = 20260101
 _LENGTHS = ((50e6, 19), (200e6, 7), (float("inf"), 3))
@@ -73,11 +65,7 @@ class SmallJudge:
         self._sums = _EqualOutputs()
         self._tolerances: dict[int, tuple[Mapping[str, torch.Tensor], Mapping[str, Tolerance] | None]] = {}
         self._check = WorkloadCheck(
-            self.reference,
-            sets,
-            summed=self._sums,
-            truth_of=self._truth_of,
-            tolerances_of=self._tolerances_of,
+            self.reference, sets, summed=self._sums, truth_of=self._truth_of, tolerances_of=self._tolerances_of
         )
 
     @property
