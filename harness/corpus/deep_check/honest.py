@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -51,13 +52,14 @@ def _library(library: LibraryBaseline, reference: Reference) -> OutputsOf:
     names: dict[str, Any] = {}
     exec(compile(library.source, str(library.file), "exec"), names)  # noqa: S102 - as trusted as the reference
 
-    def outputs(inputs: Sequence[Value]) -> Outputs:
-        arguments = [value.clone() if isinstance(value, torch.Tensor) else value for value in inputs]
-        with torch.no_grad():
-            returned = names["run"](*arguments)
-        return by_name(returned, reference.definition, arguments)
+    return lambda inputs: _outputs(names["run"], reference, inputs)
 
-    return outputs
+
+def _outputs(run: Function, reference: Reference, inputs: Sequence[Value]) -> Outputs:
+    arguments = [value.clone() if isinstance(value, torch.Tensor) else value for value in inputs]
+    with torch.no_grad():
+        returned = run(*arguments)
+    return by_name(returned, reference.definition, arguments)
 
 
 def _in_float32(reference: Reference, inputs: Sequence[Value]) -> Outputs:
@@ -66,10 +68,8 @@ def _in_float32(reference: Reference, inputs: Sequence[Value]) -> Outputs:
 
 
 def _in_another_order(reference: Reference, inputs: Sequence[Value]) -> Outputs:
-    arguments = [value.clone() if isinstance(value, torch.Tensor) else value for value in inputs]
-    with torch.no_grad(), _AnotherOrder():
-        returned = reference.run(*arguments)
-    return by_name(returned, reference.definition, arguments)
+    with _AnotherOrder():
+        return _outputs(reference.run, reference, inputs)
 
 
 class _AnotherOrder(TorchFunctionMode):
@@ -81,11 +81,8 @@ class _AnotherOrder(TorchFunctionMode):
         del types
         named = dict(kwargs or {})
         replacement = _REPLACEMENTS.get(getattr(func, "__name__", ""))
-        if replacement is not None:
-            returned = replacement(*args, **named)
-            if returned is not None:
-                return returned
-        return func(*args, **named)
+        returned = replacement(*args, **named) if replacement is not None else None
+        return func(*args, **named) if returned is None else returned
 
 
 def _product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor | None:
@@ -134,11 +131,10 @@ def _attention(
     if is_causal:
         causal_mask = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
         scores = scores.masked_fill(~causal_mask, -math.inf)
-    if attn_mask is not None:
-        if attn_mask.dtype == torch.bool:
-            scores = scores.masked_fill(~attn_mask, -math.inf)
-        else:
-            scores = scores + attn_mask.float()
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        scores = scores.masked_fill(~attn_mask, -math.inf)
+    elif attn_mask is not None:
+        scores = scores + attn_mask.float()
     weights = torch.exp(scores - scores.amax(dim=-1, keepdim=True))
     total = weights.sum(dim=-1, keepdim=True)
     return (torch.matmul(weights.to(dtype).float(), v.float()) / total).to(dtype)
@@ -159,14 +155,6 @@ def _layer_norm(
     result = (wide - mean) * torch.rsqrt(variance + eps)
     result = result if weight is None else result * weight.float()
     return (result if bias is None else result + bias.float()).to(x.dtype)
-
-
-def _sum(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor | None:  # noqa: ANN401 - as torch.sum
-    return _reversed(torch.sum, x, *args, **kwargs)
-
-
-def _mean(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor | None:  # noqa: ANN401 - as torch.mean
-    return _reversed(torch.mean, x, *args, **kwargs)
 
 
 def _reversed(func: Function, x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor | None:  # noqa: ANN401
@@ -194,6 +182,6 @@ _REPLACEMENTS: dict[str, Callable[..., torch.Tensor | None]] = {
     "addmm": _addmm,
     F.scaled_dot_product_attention.__name__: _attention,
     "layer_norm": _layer_norm,
-    "sum": _sum,
-    "mean": _mean,
+    "sum": functools.partial(_reversed, torch.sum),
+    "mean": functools.partial(_reversed, torch.mean),
 }
