@@ -14,8 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
 
-from harness.corpus.captures import error_summary
-from harness.corpus.errors import SkippedError
+from harness.corpus.errors import SkippedError, error_summary
 from harness.corpus.exporting import ExportedModule, GraphInput
 from harness.corpus.graph_hash import compute_operations
 from harness.corpus.printing import is_size, live_operations, resolved

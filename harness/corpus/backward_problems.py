@@ -9,9 +9,8 @@ import torch
 from torch.func import functional_call
 
 from harness.corpus.backward import export_backward, saved_form, saved_values
-from harness.corpus.captures import error_summary
 from harness.corpus.draft import ProblemDraft, draft_problem
-from harness.corpus.errors import SkippedError
+from harness.corpus.errors import SkippedError, error_summary
 from harness.corpus.exporting import FlatModule
 from harness.corpus.verification import (
     RunnableProblem,

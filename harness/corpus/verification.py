@@ -15,9 +15,8 @@ from pathlib import Path
 import torch
 from torch.func import functional_call
 
-from harness.corpus.captures import error_summary
 from harness.corpus.draft import ProblemDraft
-from harness.corpus.errors import SkippedError
+from harness.corpus.errors import SkippedError, error_summary
 from harness.corpus.exporting import FlatModule
 from harness.corpus.workloads import axis_size
 from harness.errors import FormatError

@@ -25,9 +25,9 @@ def check_deep(findings: Sequence[Findings], *, jobs: int, modules: bool, as_jso
         modules: compare extracted problems with the modules of their origin.
         as_json: print one JSON document; progress is then on stderr.
     """
+    from harness.corpus.deep_check.check_problem import check_all
     from harness.corpus.deep_check.duplicates import duplicates
     from harness.corpus.deep_check.exceptions import read_exceptions
-    from harness.corpus.deep_check.many_problems import check_all
     from harness.corpus.deep_check.report import line_of, report_on, summary
 
     unreadable = [item for item in findings if item.problem is None]
