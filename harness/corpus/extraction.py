@@ -9,7 +9,7 @@ from typing import Any
 
 from harness.corpus.architectures import Architecture, BuiltModel, build_model, quiet_libraries
 from harness.corpus.axis_names import constant_names
-from harness.corpus.backward_problems import backward_drafts
+from harness.corpus.backward import backward_drafts
 from harness.corpus.candidates import CandidateModule
 from harness.corpus.draft import ProblemDraft, draft_problem
 from harness.corpus.errors import SkippedError, error_summary

@@ -11,7 +11,7 @@ from typing import Any
 
 from harness.corpus.architectures import BuiltModel, build_model, quiet_libraries, resolve_architecture
 from harness.corpus.axis_names import constant_names
-from harness.corpus.backward_problems import backward_drafts
+from harness.corpus.backward import backward_drafts
 from harness.corpus.deep_check.small_judge import LEAST_SHAPES
 from harness.corpus.draft import ProblemDraft, draft_problem
 from harness.corpus.errors import SkippedError, error_summary
