@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -107,9 +108,8 @@ def problem_name(model: str, module: str) -> str:
     if squeezed.startswith(bare):
         return f"{model}_{_after_letters(module, len(bare))}"
     model_words, module_words = model.split("_"), module.split("_")
-    shared = 0
-    while shared < min(len(model_words), len(module_words) - 1) and model_words[shared] == module_words[shared]:
-        shared += 1
+    pairs = zip(model_words, module_words[:-1], strict=False)
+    shared = len(list(itertools.takewhile(lambda words: words[0] == words[1], pairs)))
     return "_".join([*model_words, *module_words[shared:]])[:_LONGEST].rstrip("_")
 
 

@@ -157,12 +157,11 @@ def _module_outputs(draft: ProblemDraft, inputs: Tensors, dtype: torch.dtype | N
     weights, tensors = module_arguments(draft, inputs, dtype)
     try:
         with torch.no_grad():
-            returned: list[torch.Tensor] = functional_call(
+            return functional_call(  # type: ignore[no-any-return]
                 FlatModule(draft.exported.candidate), weights, (tensors,), tie_weights=True, strict=False
             )
     except Exception as error:  # the module's own code
         raise SkippedError(f"the original module does not run: {error_summary(error)}") from error
-    return returned
 
 
 def module_arguments(

@@ -12,21 +12,18 @@ import functools
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own habit
-from torch.overrides import TorchFunctionMode
 
+from harness.corpus.deep_check.small_judge import Outputs, OutputsOf
+from harness.corpus.deep_check.torch_calls import Function, InterceptedCalls
 from harness.formats.library_baselines import LibraryBaseline, library_baselines
 from harness.judge.precision import outputs_in
 from harness.judge.reference import Reference, Value, by_name, torch_dtype
+from harness.model.problem import Problem
 
-if TYPE_CHECKING:
-    from harness.corpus.deep_check.small_judge import Outputs, OutputsOf
-    from harness.model.problem import Problem
-
-Function = Callable[..., Any]
 _RUNS_ON_CPUS = frozenset({"torch", *sys.stdlib_module_names})
 
 
@@ -68,21 +65,15 @@ def _in_float32(reference: Reference, inputs: Sequence[Value]) -> Outputs:
 
 
 def _in_another_order(reference: Reference, inputs: Sequence[Value]) -> Outputs:
-    with _AnotherOrder():
+    with InterceptedCalls(_call_in_another_order):
         return _outputs(reference.run, reference, inputs)
 
 
-class _AnotherOrder(TorchFunctionMode):
-    """Replaces functions that sum by implementations that sum in another order."""
-
-    def __torch_function__(
-        self, func: Function, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:  # noqa: ANN401 - what torch asks for
-        del types
-        named = dict(kwargs or {})
-        replacement = _REPLACEMENTS.get(getattr(func, "__name__", ""))
-        returned = replacement(*args, **named) if replacement is not None else None
-        return func(*args, **named) if returned is None else returned
+def _call_in_another_order(func: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:  # noqa: ANN401 - as torch returns
+    """Call an implementation that sums in another order than a function of torch, or the function if there is none."""
+    replacement = _REPLACEMENTS.get(getattr(func, "__name__", ""))
+    returned = replacement(*args, **kwargs) if replacement is not None else None
+    return func(*args, **kwargs) if returned is None else returned
 
 
 def _product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor | None:

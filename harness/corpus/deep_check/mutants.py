@@ -8,19 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from harness.corpus.deep_check.small_judge import Draw, Outputs
 from harness.corpus.deep_check.source_changes import epsilons, with_epsilon
 from harness.corpus.deep_check.torch_calls import rounded, square_operands, with_rounded_results, with_transposed
 from harness.judge.input_data.roles import Role, purpose_of
 from harness.judge.precision import FACTOR
 from harness.judge.reference import Reference, Value, load_reference, torch_dtype
 from harness.model.problem import Problem, Workload
-
-if TYPE_CHECKING:
-    from harness.corpus.deep_check.small_judge import Draw, Outputs
 
 SKIPPED_INPUT = "skipped input"
 _ONES = frozenset({

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from harness.corpus.deep_check.check_problem import DeepFindings
 from harness.corpus.deep_check.exceptions import ExceptionFile
-
-if TYPE_CHECKING:
-    from harness.corpus.deep_check.check_problem import DeepFindings
 
 _FATES = {"killed": "killed", "indistinguishable": "indistinguishable from rounding", "excepted": "excepted",
           "survived": "survived"}  # fmt: skip
