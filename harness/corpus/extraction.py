@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from harness.corpus.architectures import Architecture, BuiltModel, build_model, quiet_libraries
@@ -109,6 +109,8 @@ class _NamedDraft:
     """A problem's draft with its key, its texts and its origin."""
 
     draft: ProblemDraft
+    constants: dict[int, str]
+    """Size -> name of its constant axis."""
     text: ProblemText
     key: str
     origin: Provenance
@@ -137,7 +139,7 @@ def _problems(architecture: Architecture, log: ExtractionLog, options: Extractio
         except SkippedError as error:
             log.skipped.append(SkippedModule(architecture.name, f"{class_name} ({candidate.path})", error.message))
     if options.backward:
-        yield from _backward_problems(architecture, model, drafted, log, options)
+        yield from _backward_problems(architecture, drafted, log, options)
 
 
 _KINDS = ("layer", "attention", "ssm", "moe", "mlp", "conv", "norm", "rope", "head", "embedding", "block")
@@ -163,9 +165,9 @@ def _drafted(
     code = code_fingerprint(candidate.module, candidate.signature)
     if code in log.code:
         raise SkippedError(f"the same code as {log.code[code]}")
-    exported = export_module(candidate)
+    exported, constants = export_module(candidate), constant_names(model.config, class_name)
     try:
-        draft = draft_problem(exported, constant_names(model.config, class_name))
+        draft = draft_problem(exported, constants)
     except _PRINTING_ERRORS as error:
         raise SkippedError(f"the graph cannot be printed: {error_summary(error)}") from error
     if not _MIN_OPERATIONS <= len(draft.operations) <= _MAX_OPERATIONS:
@@ -174,7 +176,7 @@ def _drafted(
     key = _free_key(architecture.checkpoint.family, text.name, candidate.path, used_keys)
     log.code[code] = log.graphs.get(draft.graph, key)
     _check_new_graph(draft, key, log)
-    return _NamedDraft(draft, text, key, origin)
+    return _NamedDraft(draft, constants, text, key, origin)
 
 
 def _check_new_graph(draft: ProblemDraft, key: str, log: ExtractionLog) -> None:
@@ -188,11 +190,7 @@ _PRINTING_ERRORS = (TypeError, ValueError, KeyError, AttributeError, RuntimeErro
 
 
 def _backward_problems(
-    architecture: Architecture,
-    model: BuiltModel,
-    drafted: list[_NamedDraft],
-    log: ExtractionLog,
-    options: ExtractionOptions,
+    architecture: Architecture, drafted: list[_NamedDraft], log: ExtractionLog, options: ExtractionOptions
 ) -> Iterator[ExtractedProblem]:
     """Yield backward problems of the smallest forward problems, up to the architecture's maximum of problems."""
     count = len(drafted)
@@ -201,13 +199,12 @@ def _backward_problems(
             return
         options.progress(f"{architecture.name}: backward of {item.key}")
         try:
-            constants = constant_names(model.config, type(item.draft.exported.candidate.module).__name__)
-            for form, draft, verified in backward_drafts(item.draft, constants):
+            for form, draft, verified in backward_drafts(item.draft, item.constants):
                 key = f"{item.key}_backward" + ("_saved" if form == "saved" else "")
                 _check_new_graph(draft, key, log)
                 if count < MAX_PROBLEMS and options.only(key):
                     text = backward_text(item.text, form, len(draft.operations))
-                    yield _finished(architecture, _NamedDraft(draft, text, key, item.origin), verified)
+                    yield _finished(architecture, replace(item, draft=draft, text=text, key=key), verified)
                     count += 1
         except (SkippedError, *_PRINTING_ERRORS) as error:
             reason = error.message if isinstance(error, SkippedError) else error_summary(error)
