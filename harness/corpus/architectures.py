@@ -1,13 +1,14 @@
 """Models of transformers, of diffusers and of a user's module factory, on the meta device.
 
 No file is downloaded, and no weight is allocated. A model has its default configuration, except for the values in the
-table of checkpoints.
+table of checkpoints. The names of the parameters of its `forward` determine the shapes of its arguments.
 """
 
 from __future__ import annotations
 
 import importlib
 import inspect
+import logging
 import os
 import re
 import sys
@@ -21,11 +22,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from harness.corpus.candidates import ModelSizes
-from harness.corpus.captures import error_summary
+from harness.corpus.candidates import FIRST_SIZES, SECOND_SIZES, CandidateModule, ModelSizes, candidate_modules
 from harness.corpus.checkpoints import Checkpoint, ShapeSet, checkpoint_table
-from harness.corpus.errors import SkippedError
-from harness.corpus.model_inputs import argument_shapes, model_arguments
+from harness.corpus.errors import SkippedError, error_summary
 from harness.errors import ConfigurationError
 from harness.formats.bounded import load_json_file
 
@@ -37,24 +36,30 @@ class Architecture:
     """A model from which problems are extracted."""
 
     name: str
-    family: str
-    dtype: str
-    shapes: ShapeSet
     checkpoint: Checkpoint
     factory: str | None = None
     """`package.module:function` of a user's own module."""
     config: Mapping[str, Any] = field(default_factory=dict)
     """Content of a configuration file."""
 
+    @property
+    def dtype(self) -> str:
+        """Dtype of the model: that of the checkpoint, or else of the family."""
+        return self.checkpoint.dtype or checkpoint_table().families[self.checkpoint.family].dtype
+
+    @property
+    def shapes(self) -> ShapeSet:
+        """Typical sizes of the family."""
+        return checkpoint_table().families[self.checkpoint.family].shapes
+
 
 @dataclass(frozen=True)
 class BuiltModel:
-    """A model on the meta device in evaluation mode."""
+    """Configuration and submodules of a model on the meta device in evaluation mode."""
 
-    module: nn.Module
     config: Mapping[str, Any]
-    arguments: Mapping[ModelSizes, Mapping[str, Any]]
-    """Sizes -> keyword arguments of its `forward`."""
+    candidates: tuple[CandidateModule, ...]
+    """Distinct submodules, outermost first."""
 
 
 def known_architectures() -> dict[str, str]:
@@ -81,41 +86,30 @@ def resolve_architecture(word: str) -> Architecture:
     table = checkpoint_table()
     if ":" in word:
         name = word.rpartition(":")[2]
-        return _architecture(name, Checkpoint(family="custom"), factory=word)
+        return Architecture(name, Checkpoint(family="custom"), factory=word)
     if word.endswith(".json"):
         config = load_json_file(Path(word))
         if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
             raise ConfigurationError("no configuration of transformers: `model_type` is missing", where=word)
         entry = table.architectures.get(config["model_type"], Checkpoint(family="custom"))
         name = f"{config['model_type']}_{Path(word).stem}" if Path(word).stem != "config" else config["model_type"]
-        return _architecture(name, entry.model_copy(update={"config": {}, "checkpoint": None}), config=config)
+        return Architecture(name, entry.model_copy(update={"config": {}, "checkpoint": None}), config=config)
     if word in table.architectures:
-        return _architecture(word, table.architectures[word])
+        return Architecture(word, table.architectures[word])
     if word in known_architectures():
-        return _architecture(word, Checkpoint(family="custom"))
+        return Architecture(word, Checkpoint(family="custom"))
     raise ConfigurationError(f"`{word}` is not an architecture", remedy="see `harness problems extract --list`")
 
 
-def _architecture(
-    name: str, entry: Checkpoint, *, factory: str | None = None, config: Mapping[str, Any] | None = None
-) -> Architecture:
-    family = checkpoint_table().families[entry.family]
-    return Architecture(name, entry.family, entry.dtype or family.dtype, family.shapes, entry, factory, config or {})
-
-
-def build_model(architecture: Architecture, sizes: tuple[ModelSizes, ...]) -> BuiltModel:
-    """Return a model on the meta device with its arguments for each of these sizes.
-
-    Args:
-        architecture: the model.
-        sizes: sizes for which arguments are needed.
+def build_model(architecture: Architecture) -> BuiltModel:
+    """Build a model on the meta device, run it at `FIRST_SIZES` and `SECOND_SIZES`, and return its submodules.
 
     Raises:
-        SkippedError: the model cannot be built, or the shape of an argument is unknown.
+        SkippedError: the model cannot be built, the shape of an argument is unknown, or it does not run.
         ConfigurationError: the library is not installed, or the factory does not exist.
     """
     if architecture.factory is not None:
-        return _from_factory(architecture.factory, sizes)
+        return _from_factory(architecture.factory)
     dtype: torch.dtype = getattr(torch, architecture.dtype)
     try:
         with quiet_libraries():
@@ -128,9 +122,9 @@ def build_model(architecture: Architecture, sizes: tuple[ModelSizes, ...]) -> Bu
     except Exception as error:  # the library's own code
         raise SkippedError(f"it cannot be built without a download: {error_summary(error)}") from error
     module.eval()
-    shapes = argument_shapes(module, config, architecture.checkpoint.inputs)
-    arguments = {size: model_arguments(module, shapes, size, dtype) for size in sizes}
-    return BuiltModel(module, config, arguments)
+    shapes = architecture.checkpoint.inputs or _argument_shapes(module, config)
+    first, second = (_arguments(module, shapes, sizes, dtype) for sizes in (FIRST_SIZES, SECOND_SIZES))
+    return BuiltModel(config, tuple(candidate_modules(module, first, second)))
 
 
 def _transformers_model(architecture: Architecture, dtype: torch.dtype) -> tuple[nn.Module, Mapping[str, Any]]:
@@ -186,7 +180,7 @@ def _diffusers_model(architecture: Architecture, dtype: torch.dtype) -> tuple[nn
     return module, dict(module.config)
 
 
-def _from_factory(factory: str, sizes: tuple[ModelSizes, ...]) -> BuiltModel:
+def _from_factory(factory: str) -> BuiltModel:
     """Call a user's factory: `function(batch, sequence)` returns a module and the arguments of its `forward`."""
     module_name, _, function_name = factory.rpartition(":")
     sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as Python does for `python -m`
@@ -199,7 +193,7 @@ def _from_factory(factory: str, sizes: tuple[ModelSizes, ...]) -> BuiltModel:
     finally:
         sys.path.pop(0)
     built: list[tuple[nn.Module, Mapping[str, Any]]] = []
-    for size in sizes:
+    for size in (FIRST_SIZES, SECOND_SIZES):
         with torch.device("meta"):
             returned = function(size.batch, size.sequence)
         if not (isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[0], nn.Module)):
@@ -209,16 +203,12 @@ def _from_factory(factory: str, sizes: tuple[ModelSizes, ...]) -> BuiltModel:
             )
         built.append(returned)
     module = built[0][0].to("meta").eval()
-    arguments = {
-        size: {name: _on_meta(value) for name, value in call_arguments.items()}
-        for size, (_, call_arguments) in zip(sizes, built, strict=True)
-    }
+    first, second = (
+        {name: value.to("meta") if isinstance(value, torch.Tensor) else value for name, value in arguments.items()}
+        for _, arguments in built
+    )
     config = {name: value for name, value in inspect.getmembers(module) if isinstance(value, int)}
-    return BuiltModel(module, config, arguments)
-
-
-def _on_meta(value: Any) -> Any:  # noqa: ANN401 - an argument of any kind
-    return value.to("meta") if isinstance(value, torch.Tensor) else value
+    return BuiltModel(config, tuple(candidate_modules(module, first, second)))
 
 
 def _library(name: str) -> Any:  # noqa: ANN401 - a module without types
@@ -232,13 +222,95 @@ def _library(name: str) -> Any:  # noqa: ANN401 - a module without types
 @contextmanager
 def quiet_libraries() -> Iterator[None]:
     """Suppress the warnings and log lines of model libraries, which concern training and downloads."""
-    import logging  # noqa: PLC0415
-
     disabled_level = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             yield
     finally:
         logging.disable(disabled_level)
+
+
+Shapes = Mapping[str, int | str | tuple[int | str, ...]]
+
+_TERM = re.compile(
+    r"^(?:(?P<factor>\d+)\*)?(?P<axis>batch|sequence|text)(?:\*(?P<other>sequence))?(?:\+(?P<plus>\d+))?$"
+)
+_OFF = {"use_cache": False, "return_dict": True, "output_attentions": False, "output_hidden_states": False}
+
+
+def _argument_shapes(module: nn.Module, config: Mapping[str, Any]) -> Shapes:
+    """Return the shape of each required argument of a model, which the table of checkpoints does not list."""
+    parameters = inspect.signature(module.forward).parameters
+    main = getattr(module, "main_input_name", "input_ids")
+    names = [main] if main in parameters else []
+    if "decoder_input_ids" in parameters and main != "decoder_input_ids":
+        names.append("decoder_input_ids")
+    if main != "input_ids" and "input_ids" in parameters and parameters["input_ids"].default is inspect.Parameter.empty:
+        names.append("input_ids")
+    names += [
+        name
+        for name, parameter in parameters.items()
+        if parameter.default is inspect.Parameter.empty
+        and parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+        and name not in names
+    ]
+    return {name: _shape(name, config) for name in names}
+
+
+def _shape(name: str, config: Mapping[str, Any]) -> tuple[int | str, ...]:  # noqa: PLR0911 - one rule each
+    vision = {**config, **(config.get("vision_config") or {})}
+    if name in {"input_ids", "decoder_input_ids", "token_type_ids", "attention_mask"}:
+        return ("batch", "sequence", "int64")
+    if name in {"pixel_values", "pixel_values_videos"}:
+        image = (_first(vision, "num_channels", "in_channels", default=3), *_pair(vision.get("image_size", 224)))
+        frames = vision.get("num_frames")
+        return ("batch", int(frames), *image) if frames else ("batch", *image)
+    if name == "input_features":
+        length = config.get("max_source_positions")
+        mel = _first(config, "num_mel_bins", "feature_size", "input_feat_per_channel", default=80)
+        return ("batch", mel, 2 * length) if length and "num_mel_bins" in config else ("batch", "sequence", mel)
+    if name == "input_values":
+        if "num_mel_bins" in config and "max_length" in config:
+            return ("batch", config["max_length"], config["num_mel_bins"])
+        return ("batch", "320*sequence+80")
+    if name == "inputs_embeds":
+        return ("batch", "sequence", _first(config, "hidden_size", "d_model", default=768))
+    if name == "bbox":
+        return ("batch", "sequence", 4, "int64")
+    raise SkippedError(f"the table of checkpoints gives no shape for the argument `{name}`")
+
+
+def _first(config: Mapping[str, Any], *names: str, default: int) -> int:
+    return next((int(config[name]) for name in names if isinstance(config.get(name), int)), default)
+
+
+def _pair(size: Any) -> tuple[int, int]:  # noqa: ANN401 - a configuration's value
+    if isinstance(size, Mapping):
+        return int(size["height"]), int(size["width"])
+    return (int(size[0]), int(size[1])) if isinstance(size, list | tuple) else (int(size), int(size))
+
+
+def _arguments(module: nn.Module, shapes: Shapes, sizes: ModelSizes, dtype: torch.dtype) -> dict[str, Any]:
+    """Return the keyword arguments of a model's `forward`, on the meta device, in `dtype` if the shape names none."""
+    parameters = inspect.signature(module.forward).parameters
+    arguments: dict[str, Any] = {name: value for name, value in _OFF.items() if name in parameters}
+    for name, shape in shapes.items():
+        if isinstance(shape, int | str):
+            arguments[name] = _length(shape, sizes)
+            continue
+        words = list(shape)
+        own = words.pop() if isinstance(words[-1], str) and hasattr(torch, words[-1]) else None
+        lengths = [_length(word, sizes) for word in words]
+        arguments[name] = torch.empty(lengths, dtype=getattr(torch, str(own)) if own else dtype, device="meta")
+    return arguments
+
+
+def _length(word: int | str, sizes: ModelSizes) -> int:
+    if isinstance(word, int):
+        return word
+    match = _TERM.match(word)
+    if match is None:
+        raise SkippedError(f"`{word}` is not a size; expected a number, batch, sequence, or such as 4*sequence+1")
+    value = int(match["factor"] or 1) * getattr(sizes, match["axis"])
+    return int(value * (sizes.sequence if match["other"] else 1) + int(match["plus"] or 0))

@@ -17,12 +17,8 @@ _MIXTURE = re.compile(r"moe|expert|router", re.IGNORECASE)
 """Classes in which a size that is both a number of experts and another one is the number of experts."""
 _FIRST = ("hidden_size", "d_model", "n_embd", "intermediate_size", "moe_intermediate_size", "vocab_size", "head_dim",
           "num_attention_heads", "num_key_value_heads", *_EXPERTS)  # fmt: skip
-_OFTEN = {
-    "n_embd": "hidden_size",
-    "d_model": "hidden_size",
-    "ffn_dim": "intermediate_size",
-    "d_ff": "intermediate_size",
-}
+_OFTEN = {"n_embd": "hidden_size", "d_model": "hidden_size", "ffn_dim": "intermediate_size",
+          "d_ff": "intermediate_size"}  # fmt: skip
 
 
 def constant_names(config: Mapping[str, Any], class_name: str = "") -> dict[int, str]:
@@ -49,9 +45,7 @@ def constant_names(config: Mapping[str, Any], class_name: str = "") -> dict[int,
 
 def _derived(config: Mapping[str, Any], sizes: Mapping[str, int]) -> dict[str, int]:
     """Return sizes that follow from a configuration, such as the size of all heads together."""
-    integers: dict[str, int] = {}
-    for key, value in _integers(config):
-        integers.setdefault(key, value)
+    integers = dict(reversed(list(_integers(config))))  # of several with one key the first
     heads, hidden = integers.get("num_attention_heads"), sizes.get("hidden_size")
     head = integers.get("head_dim") or integers.get("attention_head_dim")
     derived: dict[str, int] = {}

@@ -1,7 +1,11 @@
-"""Selection of the submodules that may become problems, and of the dimensions of their inputs that vary."""
+"""Selection of the submodules that may become problems, and of the dimensions of their inputs that vary.
+
+A model runs twice on the meta device, without values, and the calls of all its submodules are recorded.
+"""
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -10,8 +14,9 @@ from typing import Any
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from harness.corpus.captures import ModuleCall
+from harness.corpus.errors import SkippedError, error_summary
 
 
 @dataclass(frozen=True)
@@ -75,16 +80,84 @@ class CandidateModule:
         return [*(arguments.pop(name) for name in before), *extra], arguments
 
 
-def candidate_modules(first: Mapping[str, ModuleCall], second: Mapping[str, ModuleCall]) -> Iterator[CandidateModule]:
-    """Yield one candidate for each distinct submodule of a model, outermost first.
+@dataclass(frozen=True)
+class ModuleCall:
+    """The first call of a submodule."""
+
+    path: str
+    """Dotted path in the model; empty for the model itself."""
+    module: nn.Module
+    arguments: dict[str, Any]
+    """Parameter of `forward` -> argument."""
+
+
+class _AssumedValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Returns True or 1 for reads of single values, which meta tensors do not have.
+
+    Models read values to validate arguments and to choose shortcuts. The exported graph is verified with real values.
+    """
+
+    def __torch_dispatch__(  # torch's interface
+        self, func: object, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> object:
+        if func is torch.ops.aten._local_scalar_dense.default:  # noqa: SLF001 - torch's name of Tensor.item
+            return args[0].dtype == torch.bool or 1
+        return func(*args, **(kwargs or {}))  # type: ignore[operator]
+
+
+def _record_calls(model: nn.Module, arguments: Mapping[str, Any]) -> dict[str, ModuleCall]:
+    """Run a model once and return the first call of each submodule by path."""
+    calls: dict[str, ModuleCall] = {}
+    hooks = [
+        module.register_forward_pre_hook(functools.partial(_record, calls, path), with_kwargs=True)
+        for path, module in model.named_modules()
+    ]
+    try:
+        with torch.no_grad(), _AssumedValues():  # type: ignore[no-untyped-call]
+            model(**arguments)
+    except Exception as error:
+        if not any(path for path in calls):
+            raise SkippedError(f"the model does not run on meta tensors: {error_summary(error)}") from error
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return calls
+
+
+def _record(
+    calls: dict[str, ModuleCall], path: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    """Add the first call of a module; its arguments are by name, those of `*args` as one tuple."""
+    if path in calls:
+        return
+    try:
+        bound = inspect.signature(module.forward).bind(*args, **kwargs)
+    except (TypeError, ValueError):
+        return
+    arguments = dict(bound.arguments)
+    kinds = {name: parameter.kind for name, parameter in bound.signature.parameters.items()}
+    variadic = next((name for name in arguments if kinds[name] is inspect.Parameter.VAR_KEYWORD), None)
+    extra = arguments.pop(variadic) if variadic else {}
+    calls[path] = ModuleCall(path, module, {**arguments, **extra})
+
+
+def candidate_modules(
+    model: nn.Module, first_arguments: Mapping[str, Any], second_arguments: Mapping[str, Any]
+) -> Iterator[CandidateModule]:
+    """Run a model twice, and yield one candidate for each of its distinct submodules, outermost first.
 
     Submodules of the same class with the same parameter shapes and argument shapes count as one. Torch's own modules
     are omitted, because each is a single operator.
 
     Args:
-        first: calls at `FIRST_SIZES`.
-        second: calls at `SECOND_SIZES`.
+        model: on the meta device, in evaluation mode.
+        first_arguments: keyword arguments of its `forward` at `FIRST_SIZES`.
+        second_arguments: keyword arguments of its `forward` at `SECOND_SIZES`.
+
+    Raises:
+        SkippedError: the model does not run without values.
     """
+    first, second = _record_calls(model, first_arguments), _record_calls(model, second_arguments)
     identities: set[object] = set()
     for path, call in first.items():
         second_call = second.get(path)
@@ -128,8 +201,8 @@ def _candidate(first: ModuleCall, second: ModuleCall) -> CandidateModule | None:
     names = AxisNames()
     for place, ((path, value), second_value) in enumerate(zip(paths, second_leaves, strict=True)):
         if not isinstance(value, torch.Tensor):
-            if _varies(value, second_value):
-                return None
+            if isinstance(value, int | float | str) and value != second_value:
+                return None  # it depends on the sizes, so that the graph is valid for one size only
             values.append(value)
             continue
         if not isinstance(second_value, torch.Tensor) or second_value.dim() != value.dim():
@@ -141,11 +214,6 @@ def _candidate(first: ModuleCall, second: ModuleCall) -> CandidateModule | None:
     if not any(axis for leaf in leaves for axis in leaf.axes):
         return None
     return CandidateModule(first.path, first.module, tuple(leaves), tuple(values), tuple(places), structure)
-
-
-def _varies(value: object, second_value: object) -> bool:
-    """Return true if a plain argument depends on the sizes, so that the graph is valid for one size only."""
-    return isinstance(value, int | float | str) and value != second_value
 
 
 _MAX_EXTRA = 300

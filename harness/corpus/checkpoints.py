@@ -12,7 +12,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from harness.errors import ConfigurationError
 from harness.formats.bounded import load_yaml
 
-_FORMAT = 1
 _MAX_BYTES = 4 * 2**20
 FloatDtype = Literal["bfloat16", "float16", "float32"]
 

@@ -15,13 +15,7 @@ from harness.corpus.errors import SkippedError
 from harness.corpus.exporting import ExportedModule, GraphInput
 from harness.corpus.graph_hash import compute_operations, graph_hash
 from harness.corpus.input_roles import distribution_of
-from harness.corpus.printing import (
-    FunctionPrinter,
-    axis_expression,
-    live_operations,
-    resolved,
-    used_inputs,
-)
+from harness.corpus.printing import FunctionPrinter, axis_expression, live_operations, resolved, used_inputs
 from harness.corpus.variable_names import UniqueNames, identifier, stem_of
 
 _DTYPES = {
@@ -51,6 +45,12 @@ class ProblemDraft:
     def variable_axes(self) -> list[str]:
         """Axes whose size differs between workloads."""
         return [name for name, axis in self.axes.items() if axis["type"] == "var"]
+
+    @property
+    def least_precise_dtype(self) -> str:
+        """The least precise dtype of the problem's tensors."""
+        dtypes = {spec["dtype"] for spec in (*self.inputs.values(), *self.outputs.values())}
+        return next((dtype for dtype in ("bfloat16", "float16") if dtype in dtypes), "float32")
 
     def allows(self, sizes: Mapping[str, int]) -> bool:
         """Return true if no axis exceeds its limit."""
@@ -126,9 +126,6 @@ class _Axes:
         factor = int(product["factor"])
         return f"{product['axis']} * {self._constants.get(factor, factor)}"
 
-    def all(self) -> dict[str, dict[str, Any]]:
-        return {**self.variable, **self.constant, **self.computed}
-
 
 def draft_problem(exported: ExportedModule, constants: dict[int, str]) -> ProblemDraft:
     """Return the draft of a definition.
@@ -153,7 +150,7 @@ def draft_problem(exported: ExportedModule, constants: dict[int, str]) -> Proble
     reserved = {*exported.axes.values(), *constants.values()}
     shapes = {item.node: axes.shape(item.node.meta["val"].shape) for item in graph_inputs}
     sizes = _size_reads(exported, input_names)
-    printed = FunctionPrinter(exported, input_names, sizes).function()
+    source, output_variables = FunctionPrinter(exported, input_names, sizes).function()
     users = _users(exported)
     inputs = {
         input_names[item.node]: {
@@ -163,11 +160,10 @@ def draft_problem(exported: ExportedModule, constants: dict[int, str]) -> Proble
         }
         for item in graph_inputs
     }
-    outputs = _outputs(exported, printed.outputs, {*inputs, *reserved}, axes)
+    outputs = _outputs(exported, output_variables, {*inputs, *reserved}, axes)
     sources = {input_names[item.node]: item for item in graph_inputs}
-    return ProblemDraft(
-        exported, axes.all(), inputs, outputs, printed.source, sources, graph_hash(exported), tuple(operations)
-    )
+    all_axes = {**axes.variable, **axes.constant, **axes.computed}
+    return ProblemDraft(exported, all_axes, inputs, outputs, source, sources, graph_hash(exported), tuple(operations))
 
 
 def _ordered_inputs(exported: ExportedModule) -> list[GraphInput]:
@@ -180,9 +176,8 @@ def _ordered_inputs(exported: ExportedModule) -> list[GraphInput]:
     used_items = [item for item in exported.inputs if item.node in used]
     activations = [item for item in used_items if item.source in _ARGUMENTS]
     weights = [item for item in used_items if item.source not in _ARGUMENTS]
-    return sorted(activations, key=lambda item: item.source == "activation") + sorted(
-        weights, key=lambda item: order.get(item.node, 0)
-    )
+    activations.sort(key=lambda item: item.source == "activation")
+    return activations + sorted(weights, key=lambda item: order.get(item.node, 0))
 
 
 def _input_name(item: GraphInput, all_items: list[GraphInput]) -> str:
@@ -190,7 +185,7 @@ def _input_name(item: GraphInput, all_items: list[GraphInput]) -> str:
     if item.source in _ARGUMENTS:
         return "x" if item.name == "input" else identifier(item.name)
     words = item.name.split(".")
-    weights = [other_item for other_item in all_items if other_item.source not in _ARGUMENTS and other_item is not item]
+    weights = [weight for weight in all_items if weight.source not in _ARGUMENTS and weight is not item]
     paths = [weight.name.split(".") for weight in weights]
     ends = [
         "_".join(words[-length:])
@@ -244,10 +239,8 @@ def _size_reads(exported: ExportedModule, input_names: dict[fx.Node, str]) -> di
     reads: dict[str, str] = {}
     for node, name in input_names.items():
         for index, size in enumerate(node.meta["val"].shape):
-            if isinstance(size, torch.SymInt) and isinstance(size.node.expr, sympy.Symbol):
-                axis = exported.axes.get(size.node.expr)
-                if axis is not None:
-                    reads.setdefault(axis, f"{name}.shape[{index}]")
+            if isinstance(size, torch.SymInt) and size.node.expr in exported.axes:
+                reads.setdefault(exported.axes[size.node.expr], f"{name}.shape[{index}]")
     return reads
 
 
@@ -265,9 +258,7 @@ def _users(exported: ExportedModule) -> dict[fx.Node, list[fx.Node]]:
     return users
 
 
-def _outputs(
-    exported: ExportedModule, names: tuple[str, ...], reserved: set[str], axes: _Axes
-) -> dict[str, dict[str, Any]]:
+def _outputs(exported: ExportedModule, names: list[str], reserved: set[str], axes: _Axes) -> dict[str, dict[str, Any]]:
     unique = UniqueNames(reserved)
     outputs: dict[str, dict[str, Any]] = {}
     for node, name in zip(exported.outputs, names, strict=True):

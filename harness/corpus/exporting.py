@@ -14,9 +14,8 @@ from torch.export import Dim, ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 
-from harness.corpus.candidates import CandidateModule, InputLeaf
-from harness.corpus.captures import error_summary
-from harness.corpus.errors import SkippedError
+from harness.corpus.candidates import CandidateModule
+from harness.corpus.errors import SkippedError, error_summary
 
 InputSource = Literal["activation", "parameter", "buffer", "gradient", "saved"]
 
@@ -96,17 +95,13 @@ def is_attention_probabilities(node: fx.Node) -> bool:
 
 
 _aten = torch.ops.aten
-_SOFTMAX = frozenset({_aten.softmax.int, _aten._softmax.default})  # noqa: SLF001
-_SAME_VALUES = frozenset(
-    {
-        _aten.to.dtype, _aten.to.dtype_layout, _aten._to_copy.default, _aten.type_as.default, _aten.clone.default,  # noqa: SLF001
-        _aten.dropout.default, _aten.alias.default, _aten.detach.default, _aten.contiguous.default,
-    }
-)  # fmt: skip
-_SHAPES = frozenset(
-    {_aten.expand.default, _aten.view.default, _aten.reshape.default, _aten.transpose.int, _aten.permute.default}
-)
-_PRODUCTS = frozenset({_aten.matmul.default, _aten.bmm.default, _aten.einsum.default})
+_SOFTMAX = {_aten.softmax.int, _aten._softmax.default}  # noqa: SLF001
+_SAME_VALUES = {
+    _aten.to.dtype, _aten.to.dtype_layout, _aten._to_copy.default, _aten.type_as.default, _aten.clone.default,  # noqa: SLF001
+    _aten.dropout.default, _aten.alias.default, _aten.detach.default, _aten.contiguous.default,
+}  # fmt: skip
+_SHAPES = {_aten.expand.default, _aten.view.default, _aten.reshape.default, _aten.transpose.int, _aten.permute.default}
+_PRODUCTS = {_aten.matmul.default, _aten.bmm.default, _aten.einsum.default}
 
 
 def _feeds_product(node: fx.Node) -> bool:
@@ -125,23 +120,18 @@ def _export_all_outputs(candidate: CandidateModule) -> ExportedModule:
             program = _export(candidate, dict.fromkeys(dims, Dim.AUTO))
         except Exception:  # noqa: BLE001 - as above
             raise SkippedError(f"torch.export fails: {error_summary(first)}") from first
-    if any(_mutates(node) for node in program.graph.nodes):
+    operators = [node.target for node in program.graph.nodes if isinstance(node.target, torch._ops.OpOverload)]  # noqa: SLF001
+    if any(operator._schema.is_mutable for operator in operators):  # noqa: SLF001
         program = program.run_decompositions({})  # an empty table only makes the graph functional
         _plain_batch_norms(program.graph)
     return _exported(candidate, program)
 
 
 def _export(candidate: CandidateModule, dims: dict[str, Any]) -> ExportedProgram:
-    tensors = [_example(leaf) for leaf in candidate.leaves]
-    shapes = [
-        {index: dims[axis] for index, axis in enumerate(leaf.axes) if axis is not None} for leaf in candidate.leaves
-    ]
+    tensors = [torch.empty(leaf.shape, dtype=leaf.dtype, device="meta") for leaf in candidate.leaves]
+    shapes = [{index: dims[axis] for index, axis in enumerate(leaf.axes) if axis} for leaf in candidate.leaves]
     with torch.no_grad():
         return torch.export.export(FlatModule(candidate), (tensors,), dynamic_shapes=(shapes,), strict=False)
-
-
-def _example(leaf: InputLeaf) -> torch.Tensor:
-    return torch.empty(leaf.shape, dtype=leaf.dtype, device="meta")
 
 
 def _plain_batch_norms(graph: fx.Graph) -> None:
@@ -157,24 +147,20 @@ def _plain_batch_norms(graph: fx.Graph) -> None:
                 user.meta = {**node.meta, "val": node.meta["val"][0]}
 
 
-def _mutates(node: fx.Node) -> bool:
-    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable  # noqa: SLF001
-
-
 def _exported(candidate: CandidateModule, program: ExportedProgram) -> ExportedModule:
     nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
     inputs: list[GraphInput] = []
     constants: dict[str, torch.Tensor] = {}
-    place = 0
+    leaves = enumerate(candidate.leaves)
     for spec in program.graph_signature.input_specs:
         node = nodes.get(getattr(spec.arg, "name", ""))
         if spec.kind is InputKind.USER_INPUT:
-            leaf, place = candidate.leaves[place], place + 1
+            place, leaf = next(leaves)
             if node is not None:
-                inputs.append(GraphInput(node, "activation", leaf.name, place - 1))
+                inputs.append(GraphInput(node, "activation", leaf.name, place))
         elif spec.kind in {InputKind.PARAMETER, InputKind.BUFFER} and node is not None:
             source: InputSource = "parameter" if spec.kind is InputKind.PARAMETER else "buffer"
-            inputs.append(GraphInput(node, source, str(spec.target).removeprefix("module."), None))
+            inputs.append(GraphInput(node, source, str(spec.target).removeprefix("module.")))
         elif spec.kind is InputKind.CONSTANT_TENSOR and node is not None:
             constants[node.name] = _constant(program.constants[str(spec.target)])
         else:

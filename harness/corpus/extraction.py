@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from harness.corpus.architectures import Architecture, BuiltModel, build_model, quiet_libraries
 from harness.corpus.axis_names import constant_names
-from harness.corpus.backward_problems import backward_drafts
-from harness.corpus.candidates import FIRST_SIZES, SECOND_SIZES, CandidateModule, candidate_modules
-from harness.corpus.captures import error_summary, record_calls
+from harness.corpus.backward import backward_drafts
+from harness.corpus.candidates import CandidateModule
 from harness.corpus.draft import ProblemDraft, draft_problem
-from harness.corpus.errors import SkippedError
-from harness.corpus.exporting import ExportedModule, export_module
+from harness.corpus.errors import SkippedError, error_summary
+from harness.corpus.exporting import export_module
 from harness.corpus.problem_facts import ProblemText, backward_text, facts_of, kind_of
 from harness.corpus.provenance import Provenance, provenance_of
 from harness.corpus.source_identity import code_fingerprint
@@ -106,10 +105,12 @@ def extract_architecture(
 
 
 @dataclass(frozen=True)
-class _ForwardDraft:
-    """A forward problem's draft with the data for its backward problems."""
+class _NamedDraft:
+    """A problem's draft with its key, its texts and its origin."""
 
     draft: ProblemDraft
+    constants: dict[int, str]
+    """Size -> name of its constant axis."""
     text: ProblemText
     key: str
     origin: Provenance
@@ -117,16 +118,15 @@ class _ForwardDraft:
 
 def _problems(architecture: Architecture, log: ExtractionLog, options: ExtractionOptions) -> Iterator[ExtractedProblem]:
     options.progress(f"{architecture.name}: building")
-    model = build_model(architecture, (FIRST_SIZES, SECOND_SIZES))
-    first, second = (record_calls(model.module, model.arguments[sizes]) for sizes in (FIRST_SIZES, SECOND_SIZES))
-    drafted: list[_ForwardDraft] = []
-    ranks: list[int] = []
-    for candidate in sorted(candidate_modules(first, second), key=_rank):
+    model = build_model(architecture)
+    drafted: list[_NamedDraft] = []
+    for candidate in sorted(model.candidates, key=_rank):
         if len(drafted) >= _MAX_FORWARD:
             break
         class_name = type(candidate.module).__name__
         too_large = sum(1 for _ in candidate.module.modules()) > _MAX_MODULES
-        if too_large or sum(_rank(candidate) == rank for rank in ranks) >= _MAX_PER_KIND:
+        ranks = [_rank(item.draft.exported.candidate) for item in drafted]
+        if too_large or ranks.count(_rank(candidate)) >= _MAX_PER_KIND:
             continue
         options.progress(f"{architecture.name}: {class_name}")
         try:
@@ -134,13 +134,12 @@ def _problems(architecture: Architecture, log: ExtractionLog, options: Extractio
             if not options.forward and log.graphs.get(item.draft.graph) != item.key:
                 continue
             if options.forward and options.only(item.key):
-                yield _finished(architecture, item.draft, item.text, item.key, verify(item.draft), item.origin)
+                yield _finished(architecture, item, verify(item.draft))
             drafted.append(item)
-            ranks.append(_rank(candidate))
         except SkippedError as error:
             log.skipped.append(SkippedModule(architecture.name, f"{class_name} ({candidate.path})", error.message))
     if options.backward:
-        yield from _backward_problems(architecture, model, drafted, log, options)
+        yield from _backward_problems(architecture, drafted, log, options)
 
 
 _KINDS = ("layer", "attention", "ssm", "moe", "mlp", "conv", "norm", "rope", "head", "embedding", "block")
@@ -155,7 +154,7 @@ def _rank(candidate: CandidateModule) -> int:
 
 def _drafted(
     architecture: Architecture, model: BuiltModel, candidate: CandidateModule, log: ExtractionLog, used_keys: set[str]
-) -> _ForwardDraft:
+) -> _NamedDraft:
     """Return the draft of a module whose graph no other problem has.
 
     Raises:
@@ -166,23 +165,18 @@ def _drafted(
     code = code_fingerprint(candidate.module, candidate.signature)
     if code in log.code:
         raise SkippedError(f"the same code as {log.code[code]}")
-    draft = _draft(export_module(candidate), constant_names(model.config, class_name))
+    exported, constants = export_module(candidate), constant_names(model.config, class_name)
+    try:
+        draft = draft_problem(exported, constants)
+    except _PRINTING_ERRORS as error:
+        raise SkippedError(f"the graph cannot be printed: {error_summary(error)}") from error
     if not _MIN_OPERATIONS <= len(draft.operations) <= _MAX_OPERATIONS:
         raise SkippedError(f"{len(draft.operations)} operations; expected {_MIN_OPERATIONS} to {_MAX_OPERATIONS}")
-    text = facts_of(
-        architecture.name,
-        class_name,
-        draft.operations,
-        family=architecture.family,
-        dtype=_dtype_of(draft),
-        checkpoint=architecture.checkpoint.checkpoint,
-        like=architecture.checkpoint.like,
-        share=architecture.checkpoint.share,
-    )
-    key = _free_key(architecture.family, text.name, candidate.path, used_keys)
+    text = facts_of(architecture, class_name, draft.operations, draft.least_precise_dtype)
+    key = _free_key(architecture.checkpoint.family, text.name, candidate.path, used_keys)
     log.code[code] = log.graphs.get(draft.graph, key)
     _check_new_graph(draft, key, log)
-    return _ForwardDraft(draft, text, key, origin)
+    return _NamedDraft(draft, constants, text, key, origin)
 
 
 def _check_new_graph(draft: ProblemDraft, key: str, log: ExtractionLog) -> None:
@@ -195,19 +189,8 @@ _PRINTING_ERRORS = (TypeError, ValueError, KeyError, AttributeError, RuntimeErro
 """Errors of the printer on unexpected graphs; the modules are skipped with the reason."""
 
 
-def _draft(exported: ExportedModule, constants: dict[int, str]) -> ProblemDraft:
-    try:
-        return draft_problem(exported, constants)
-    except _PRINTING_ERRORS as error:
-        raise SkippedError(f"the graph cannot be printed: {error_summary(error)}") from error
-
-
 def _backward_problems(
-    architecture: Architecture,
-    model: BuiltModel,
-    drafted: list[_ForwardDraft],
-    log: ExtractionLog,
-    options: ExtractionOptions,
+    architecture: Architecture, drafted: list[_NamedDraft], log: ExtractionLog, options: ExtractionOptions
 ) -> Iterator[ExtractedProblem]:
     """Yield backward problems of the smallest forward problems, up to the architecture's maximum of problems."""
     count = len(drafted)
@@ -216,59 +199,45 @@ def _backward_problems(
             return
         options.progress(f"{architecture.name}: backward of {item.key}")
         try:
-            constants = constant_names(model.config, type(item.draft.exported.candidate.module).__name__)
-            for form, draft, verified in backward_drafts(item.draft, constants):
+            for form, draft, verified in backward_drafts(item.draft, item.constants):
                 key = f"{item.key}_backward" + ("_saved" if form == "saved" else "")
                 _check_new_graph(draft, key, log)
                 if count < MAX_PROBLEMS and options.only(key):
                     text = backward_text(item.text, form, len(draft.operations))
-                    yield _finished(architecture, draft, text, key, verified, item.origin)
+                    yield _finished(architecture, replace(item, draft=draft, text=text, key=key), verified)
                     count += 1
         except (SkippedError, *_PRINTING_ERRORS) as error:
             reason = error.message if isinstance(error, SkippedError) else error_summary(error)
             log.skipped.append(SkippedModule(architecture.name, f"backward of {item.key}", reason))
 
 
-def _finished(
-    architecture: Architecture,
-    draft: ProblemDraft,
-    facts: ProblemText,
-    key: str,
-    verified: Verified,
-    origin: Provenance,
-) -> ExtractedProblem:
-    dtype = _dtype_of(draft)
+def _finished(architecture: Architecture, named: _NamedDraft, verified: Verified) -> ExtractedProblem:
+    draft, text, dtype = named.draft, named.text, named.draft.least_precise_dtype
     factor = 1.0
     while verified.low_precision_error > RELATIVE_ATOL[dtype] * factor:
         factor *= 2
         if factor > _MAX_TOLERANCE_FACTOR:
             raise SkippedError(f"in {dtype} the reference itself is off by {verified.low_precision_error:.2g}")
     tolerance = tolerance_for(dtype, verified.root_mean_square, factor, has_sums=has_sums(draft))
-    workloads = workload_lines(key, draft, architecture.shapes, tolerance)
+    workloads = workload_lines(named.key, draft, architecture.shapes, tolerance)
+    checkpoint = architecture.checkpoint.checkpoint
     definition = draft.definition(
-        name=key.partition("/")[2],
-        op_type=facts.op_type,
-        description=facts.description,
-        **({"hf_id": architecture.checkpoint.checkpoint} if architecture.checkpoint.checkpoint else {}),
-        tags=list(facts.tags),
-        x_provenance={**origin.as_data(), "graph": draft.graph, "shapes_verified": str(verified.shapes)},
+        name=named.key.partition("/")[2],
+        op_type=text.op_type,
+        description=text.description,
+        **({"hf_id": checkpoint} if checkpoint else {}),
+        tags=list(text.tags),
+        x_provenance={**named.origin.as_data(), "graph": draft.graph, "shapes_verified": str(verified.shapes)},
     )
-    return ExtractedProblem(key, definition, workloads, draft.graph)
-
-
-def _dtype_of(draft: ProblemDraft) -> str:
-    """Return the least precise dtype of a problem's tensors."""
-    dtypes = {spec["dtype"] for spec in (*draft.inputs.values(), *draft.outputs.values())}
-    return next((dtype for dtype in ("bfloat16", "float16") if dtype in dtypes), "float32")
+    return ExtractedProblem(named.key, definition, workloads, draft.graph)
 
 
 def _free_key(family: str, name: str, path: str, used_keys: set[str]) -> str:
     """Return a new key; the key of a second module of a class contains the module's position in the model."""
     key, number = f"{family}/{name}", 1
     words = [word for word in path.split(".") if not word.isdigit()]
-    if key in used_keys and words:
-        place = identifier(words[-1], len(path))
-        key = f"{family}/{name}_of_{place}" if not name.endswith(place) else key
+    if key in used_keys and words and not name.endswith(place := identifier(words[-1], len(path))):
+        key = f"{key}_of_{place}"
     stem = key
     while key in used_keys:
         number += 1

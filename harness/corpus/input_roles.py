@@ -21,8 +21,6 @@ Distribution = str | dict[str, Any]
 
 _CONVOLUTIONS = {"conv1d", "conv2d", "conv3d", "convolution"}
 _NORMS = {"layer_norm", "rms_norm", "group_norm", "batch_norm", "instance_norm"}
-_LOOKUPS = {"embedding": 1, "index_select": 2, "gather": 2}
-"""Operators that read rows by index -> position of the index among their arguments."""
 
 
 def distribution_of(graph_input: GraphInput, users: list[fx.Node]) -> Distribution:
@@ -47,7 +45,8 @@ def distribution_of(graph_input: GraphInput, users: list[fx.Node]) -> Distributi
     if graph_input.source == "saved":
         return _SAVED.get(graph_input.node.meta["saved_operation"], "normal")
     if graph_input.source == "activation":
-        return _activation(graph_input.name)
+        name = graph_input.name.lower()
+        return next((role for pattern, role in _ACTIVATIONS if pattern.search(name)), "normal")
     return _weight(graph_input, users, value)
 
 
@@ -65,28 +64,25 @@ _SAVED = {"_softmax": "probability", "softmax": "probability", "rsqrt": "positiv
 """Operator that computed a saved value -> role."""
 
 
-def _activation(name: str) -> Distribution:
-    return next((role for pattern, role in _ACTIVATIONS if pattern.search(name.lower())), "normal")
-
-
 def _integers(graph_input: GraphInput, users: list[fx.Node]) -> Distribution:  # noqa: C901, PLR0911 - one rule each
     for user in users:
         operation = operation_of(user)
-        place = _LOOKUPS.get(operation)
         if operation == "embedding":
             return {"role": "index", "below": _length(user.args[0], 0)}
-        if place is not None and len(user.args) > place and _is(user.args[place], graph_input.node):
+        if operation in {"index_select", "gather"} and len(user.args) > 2 and _is(user.args[2], graph_input.node):
             dim = user.args[1]
             return {"role": "index", "below": _length(user.args[0], dim if isinstance(dim, int) else 0)}
-        if operation == "index":
-            indices = user.args[1]
-            for dim, index in enumerate(indices if isinstance(indices, list | tuple) else ()):
+        if operation == "index" and isinstance(user.args[1], list | tuple):
+            for dim, index in enumerate(user.args[1]):
                 if _is(index, graph_input.node):
                     return {"role": "index", "below": _length(user.args[0], dim)}
         if operation == "one_hot" and isinstance(user.args[1], int):
             return {"role": "index", "below": user.args[1]}
     if _EXPERTS.search(graph_input.name):
-        experts = [node.meta["val"].shape[0] for node in _weights_of_experts(users)]
+        # The parameters of the graph that contain one matrix for each expert.
+        nodes = [node for node in users[0].graph.nodes if node.op == "placeholder"] if users else []
+        weights = [node.meta.get("val") for node in nodes if node.name.startswith("p_")]
+        experts = [weight.shape[0] for weight in weights if isinstance(weight, torch.Tensor) and weight.dim() == 3]
         if experts:
             return {"role": "index", "below": min(experts)}
     below = next((below for word, below in _BELOW.items() if word in graph_input.name), None)
@@ -102,19 +98,6 @@ _BELOW = {"timestep": 1000, "token_type": 2, "position": 2048}
 _EXPERTS = re.compile(r"expert|top_?k|routing|selected")
 
 
-def _weights_of_experts(users: list[fx.Node]) -> list[fx.Node]:
-    """Return the parameters of the graph that contain one matrix for each expert."""
-    nodes = users[0].graph.nodes if users else ()
-    return [
-        node
-        for node in nodes
-        if node.op == "placeholder"
-        and node.name.startswith("p_")
-        and isinstance(node.meta.get("val"), torch.Tensor)
-        and node.meta["val"].dim() == 3
-    ]
-
-
 def _is(value: object, node: fx.Node) -> bool:
     return isinstance(value, fx.Node) and resolved(value) is node
 
@@ -126,9 +109,7 @@ def _length(tensor: Any, dim: int) -> int:  # noqa: ANN401 - a node
     return size
 
 
-def _weight(  # noqa: PLR0911 - one rule each
-    graph_input: GraphInput, users: list[fx.Node], value: torch.Tensor
-) -> Distribution:
+def _weight(graph_input: GraphInput, users: list[fx.Node], value: torch.Tensor) -> Distribution:  # noqa: PLR0911 - one rule each
     """Return the role of a parameter or buffer."""
     name = graph_input.name.lower()
     leaf = name.rpartition(".")[2]
@@ -153,16 +134,10 @@ def _weight(  # noqa: PLR0911 - one rule each
 
 def _is_offset(node: fx.Node, users: list[fx.Node]) -> bool:
     """Return true for a scale that the model stores as its difference from 1: it computes `1 + weight`."""
-    return any(operation_of(user) == "add" and any(_is_one(arg) for arg in user.args) for user in users) or any(
-        operation_of(following) == "add" and any(_is_one(arg) for arg in following.args)
-        for user in users
-        if operation_of(user) in {"to", "_to_copy"} and _is(user.args[0], node)
-        for following in user.users
-    )
-
-
-def _is_one(value: object) -> bool:
-    return isinstance(value, int | float) and value == 1
+    casts = [user for user in users if operation_of(user) in {"to", "_to_copy"} and _is(user.args[0], node)]
+    readers = [*users, *(following for cast in casts for following in cast.users)]
+    sums = [reader for reader in readers if operation_of(reader) == "add"]
+    return any(isinstance(value, int | float) and value == 1 for addition in sums for value in addition.args)
 
 
 def _scaled(fan_in: int) -> dict[str, Any]:

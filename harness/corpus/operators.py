@@ -17,8 +17,8 @@ Text = Callable[[Any], str]
 
 _INFIX = {
     "add": "+", "sub": "-", "mul": "*", "div": "/", "matmul": "@", "eq": "==", "ne": "!=", "lt": "<", "le": "<=",
-    "gt": ">", "ge": ">=", "bitwise_and": "&", "bitwise_or": "|", "__and__": "&", "__or__": "|", "logical_and": None,
-    "remainder": "%", "floor_divide": "//",
+    "gt": ">", "ge": ">=", "bitwise_and": "&", "bitwise_or": "|", "__and__": "&", "__or__": "|", "remainder": "%",
+    "floor_divide": "//",
 }  # fmt: skip
 _METHODS = {
     "transpose", "permute", "unsqueeze", "squeeze", "expand", "expand_as", "flatten", "unflatten", "mean", "sum",
@@ -37,12 +37,8 @@ _FUNCTIONAL = {
     "normalize", "glu", "bilinear", "instance_norm", "grid_sample", "im2col", "cosine_similarity", "prelu",
     "logsigmoid", "log_sigmoid", "selu", "celu", "channel_shuffle", "l1_loss", "mse_loss", "cross_entropy_loss",
 }  # fmt: skip
-_RENAMED = {
-    "im2col": "unfold",
-    "cross_entropy_loss": "cross_entropy",
-    "log_sigmoid": "logsigmoid",
-    "_grouped_mm": "grouped_mm",
-}
+_RENAMED = {"im2col": "unfold", "cross_entropy_loss": "cross_entropy", "log_sigmoid": "logsigmoid",
+            "_grouped_mm": "grouped_mm", "view": "reshape", "_unsafe_view": "reshape"}  # fmt: skip
 _SIZES_AS_ARGUMENTS = {"reshape", "view", "_unsafe_view", "permute", "expand", "repeat"}
 _IDENTITIES = {"dropout", "detach", "alias", "lift_fresh_copy", "lift_fresh", "feature_dropout", "native_dropout",
                "detach_", "_assert_tensor_metadata"}  # fmt: skip
@@ -70,8 +66,7 @@ _WHOLE = 2**62
 
 def _is_whole(node: fx.Node) -> bool:
     """Return true for a slice from the first to the last element."""
-    arguments = [*node.args, None, None, None, None][2:5]
-    start, end, step = arguments[0], arguments[1], arguments[2]
+    start, end, step = [*node.args, None, None, None, None][2:5]
     return start in {None, 0} and step in {None, 1} and (end is None or (isinstance(end, int) and end > _WHOLE))
 
 
@@ -93,8 +88,8 @@ def expression(node: fx.Node, text: Text, device: str) -> str:
     special = _SPECIAL.get(operation) or _SPECIAL.get(f"{operation}.{node.target._overloadname}")  # noqa: SLF001
     if special is not None:
         return special(arguments, text)
-    if operation in _INFIX and (infix_text := _infix(operation, arguments, text)):
-        return infix_text
+    if operation in _INFIX and arguments.get("rounding_mode") is None:
+        return _infix(operation, arguments, text)
     return _call(operation, node, arguments, text, device)
 
 
@@ -106,14 +101,10 @@ def _arguments(node: fx.Node) -> dict[str, Any]:
     return {name: value for name, value in arguments.items() if name not in _DROPPED}
 
 
-def _infix(operation: str, arguments: dict[str, Any], text: Text) -> str | None:
-    sign = _INFIX[operation]
-    if sign is None or arguments.get("rounding_mode") is not None:
-        return None
-    values = list(arguments.values())
-    left, right = operand(values[0], text), operand(values[1], text)
+def _infix(operation: str, arguments: dict[str, Any], text: Text) -> str:
+    left, right = (operand(value, text) for value in list(arguments.values())[:2])
     factor = arguments.get("alpha", 1)
-    return f"{left} {sign} {right}" if factor == 1 else f"{left} {sign} {text(factor)} * {right}"
+    return f"{left} {_INFIX[operation]} {right if factor == 1 else f'{text(factor)} * {right}'}"
 
 
 def operand(value: object, text: Text) -> str:
@@ -147,7 +138,6 @@ def _call(operation: str, node: fx.Node, arguments: dict[str, Any], text: Text, 
             value_text = value_text[1:-1].rstrip(",")
         texts.append(f"{name}={value_text}" if is_keyword else value_text)
     name = _RENAMED.get(operation, operation)
-    name = "reshape" if name in {"view", "_unsafe_view"} else name
     if name == "reshape" or (operation in _METHODS and _is_tensor(next(iter(arguments.values()), None))):
         receiver = operand(next(iter(arguments.values())), text)
         return f"{receiver}.{name}({', '.join(texts[1:])})"
@@ -197,10 +187,6 @@ def _slice(arguments: dict[str, Any], text: Text) -> str:
     return _indexed(value, dim or 0, index_text, text)
 
 
-def _select(arguments: dict[str, Any], text: Text) -> str:
-    return _indexed(arguments["self"], arguments["dim"], text(arguments["index"]), text)
-
-
 def _indexed(value: Any, dim: int, index_text: str, text: Text) -> str:  # noqa: ANN401 - a node
     """Return `value[:, index]`, with an ellipsis if the dimension is the last."""
     rank = value.meta["val"].dim()
@@ -212,10 +198,6 @@ def _indexed(value: Any, dim: int, index_text: str, text: Text) -> str:  # noqa:
 def _index(arguments: dict[str, Any], text: Text) -> str:
     indices = [":" if index is None else text(index) for index in arguments["indices"]]
     return f"{operand(arguments['self'], text)}[{', '.join(indices)}]"
-
-
-def _embedding(arguments: dict[str, Any], text: Text) -> str:
-    return f"F.embedding({text(arguments['indices'])}, {text(arguments['weight'])})"
 
 
 def _interpolate(mode: str) -> Callable[[dict[str, Any], Text], str]:
@@ -260,9 +242,9 @@ _SPECIAL: dict[str, Callable[[dict[str, Any], Text], str]] = {
         f"{operand(args['self'], text)}.split({text(args['split_sizes'])}, dim={text(args.get('dim', 0))})"
     ),
     "slice": _slice,
-    "select": _select,
+    "select": lambda args, text: _indexed(args["self"], args["dim"], text(args["index"]), text),
     "index": _index,
-    "embedding": _embedding,
+    "embedding": lambda args, text: f"F.embedding({text(args['indices'])}, {text(args['weight'])})",
     "batch_norm": _batch_norm,
     "upsample_nearest2d": _interpolate("nearest"),
     "upsample_nearest1d": _interpolate("nearest"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import sympy
@@ -21,15 +20,6 @@ from harness.corpus.variable_names import UniqueNames, wished_names
 _LINE = 110
 _MAX_PARTS = 8
 """Maximum results of an operator that are unpacked into variables; more are indexed."""
-
-
-@dataclass(frozen=True)
-class PrintedFunction:
-    """The source of a reference."""
-
-    source: str
-    outputs: tuple[str, ...]
-    """Names of the variables that `run` returns, in order."""
 
 
 def live_operations(exported: ExportedModule) -> list[fx.Node]:
@@ -86,8 +76,8 @@ class FunctionPrinter:
         self._lines: list[str] = []
         self._device = f"{next(iter(input_names.values()))}.device"
 
-    def function(self) -> PrintedFunction:
-        """Return the source of `run`.
+    def function(self) -> tuple[str, list[str]]:
+        """Return the source of `run`, and the names of the variables that it returns, in order.
 
         Raises:
             SkippedError: an operator has no plain form.
@@ -105,8 +95,7 @@ class FunctionPrinter:
         outputs = [self._variable(resolved(node)) for node in self._exported.outputs]
         reads = [f"{axis} = {self._sizes[axis]}" for axis in self._sizes if axis in self._used_axes]
         body = "".join(f"    {line}\n" for line in (*reads, *self._lines, f"return {', '.join(outputs)}"))
-        source = "import torch\nimport torch.nn.functional as F\n\n\n" + _signature(list(self._inputs.values())) + body
-        return PrintedFunction(_without_unused_imports(source), tuple(outputs))
+        return _with_imports(_signature(list(self._inputs.values())) + body), outputs
 
     def _assign(self, node: fx.Node, wished: str, text: str) -> None:
         name = self._unique.take(wished)
@@ -117,18 +106,15 @@ class FunctionPrinter:
         """Write an operator with several results, which are unpacked into variables if there are few."""
         text = expression(node, self._text, self._device)
         count = len(node.meta["val"])
-        parts = {user.args[1]: user for user in node.users if user.target is operator.getitem and user in nodes}
-        if count > _MAX_PARTS or len(parts) < len([user for user in node.users if user in nodes]):
+        users = [user for user in node.users if user in nodes]
+        parts = {user.args[1]: user for user in users if user.target is operator.getitem}
+        if count > _MAX_PARTS or len(parts) < len(users):
             self._assign(node, wished[node], text)
             return
-        targets = []
+        targets = ["_"] * count
         for index in range(count):
-            part = parts.get(index)
-            if part is None:
-                targets.append("_")
-                continue
-            self._names[part] = self._unique.take(wished[part])
-            targets.append(self._names[part])
+            if index in parts:
+                targets[index] = self._names[parts[index]] = self._unique.take(wished[parts[index]])
         if count > 1 and targets[1:] == ["_"] * (count - 1):
             self._lines.append(f"{targets[0]} = {text}[0]")
         else:
@@ -154,8 +140,7 @@ class FunctionPrinter:
         if isinstance(value, torch.SymInt):
             return self._size(value)
         if isinstance(value, list | tuple):
-            items = [self._text(item) for item in value]
-            return f"[{', '.join(items)}]" if isinstance(value, list) or len(items) != 1 else f"[{items[0]}]"
+            return f"[{', '.join(self._text(item) for item in value)}]"
         if isinstance(value, float) and not -1e300 < value < 1e300:
             return f'float("{value}")'
         if isinstance(value, torch.dtype | bool | int | float | str) or value is None:
@@ -163,18 +148,11 @@ class FunctionPrinter:
         raise SkippedError(f"the graph has an argument of type {type(value).__name__}")
 
     def _size(self, value: Any) -> str:  # noqa: ANN401 - a number or a symbolic one
+        if isinstance(value, torch.SymFloat | torch.SymBool):
+            raise SkippedError("the graph computes with a size that is not an integer")
         if not isinstance(value, torch.SymInt):
-            if isinstance(value, torch.SymFloat | torch.SymBool):
-                raise SkippedError("the graph computes with a size that is not an integer")
             return repr(value)
-        return self.size_text(value.node.expr)
-
-    def size_text(self, size: sympy.Expr) -> str:
-        """Return a size as an expression of axes.
-
-        Raises:
-            SkippedError: the size depends on values, or is not plain arithmetic.
-        """
+        size = value.node.expr
         for symbol in size.free_symbols:
             axis = self._exported.axes.get(symbol)
             if axis is None or axis not in self._sizes:
@@ -197,11 +175,7 @@ def axis_expression(size: sympy.Expr, axes: dict[sympy.Symbol, str]) -> str:
     text = str(PythonPrinter().doprint(named))
     if any(word in text for word in ("Max", "Min", "math", "Where", "Mod(", "if ")):
         raise SkippedError(f"a size is `{text}`, which is not plain arithmetic")
-    return _plain(text)
-
-
-def _plain(text: str) -> str:
-    """Return the text without parentheses around names, which sympy's printer adds, and with spaces around `*`."""
+    # Without parentheses around names, which sympy's printer adds, and with spaces around `*`.
     text = re.sub(r"\(([A-Za-z_]\w*|\d+)\)", r"\1", text)
     return re.sub(r"(?<=\w)\*(?=\w)", " * ", text)
 
@@ -213,9 +187,7 @@ def _signature(names: Sequence[str]) -> str:
     return "def run(\n" + "".join(f"    {name},\n" for name in names) + "):\n"
 
 
-def _without_unused_imports(source: str) -> str:
-    if " F." not in source and "(F." not in source and "-F." not in source:
-        source = source.replace("import torch.nn.functional as F\n", "")
-    if "torch." not in source.partition("\n")[2].replace("torch.nn.functional as F", ""):
-        source = source.replace("import torch\n", "", 1)
-    return source.lstrip("\n")
+def _with_imports(function: str) -> str:
+    imports = "import torch\n" if "torch." in function else ""
+    imports += "import torch.nn.functional as F\n" if re.search(r"[ (-]F\.", function) else ""
+    return f"{imports}\n\n{function}".lstrip("\n")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from harness.corpus.architectures import Architecture
 from harness.corpus.variable_names import identifier
 
 _KINDS = (
@@ -16,11 +18,7 @@ _KINDS = (
     ("mlp", re.compile(r"(?<!sparse)(mlp|feedforward|ffn)$"), "Feed-forward block"),
     ("rope", re.compile(r"rotary|rope"), "Rotary position embedding"),
     ("moe", re.compile(r"moe|expert|router|sparsemlp|topk|gate$"), "Mixture of experts"),
-    (
-        "layer",
-        re.compile(r"decoderlayer|encoderlayer|transformerblock|(?<!attention)block$|layer$"),
-        "Layer",
-    ),
+    ("layer", re.compile(r"decoderlayer|encoderlayer|transformerblock|(?<!attention)block$|layer$"), "Layer"),
     ("attention", re.compile(r"attention|attn"), "Attention"),
     ("ssm", re.compile(r"mamba|(?<!le)ssm|mixer|rwkv|rglru|deltanet|retention"), "State-space mixer"),
     ("norm", re.compile(r"norm"), "Normalization"),
@@ -60,41 +58,28 @@ _MODEL = re.compile(r"(Transformer)?([123]D)?(Condition)?(Model)?$")
 """Suffixes of the names of diffusers' classes, after the name of the model."""
 
 
-def facts_of(
-    architecture: str,
-    class_name: str,
-    operations: Sequence[str],
-    *,
-    family: str,
-    dtype: str,
-    checkpoint: str | None,
-    like: str | None,
-    share: str | None = None,
-) -> ProblemText:
+def facts_of(architecture: Architecture, class_name: str, operations: Sequence[str], dtype: str) -> ProblemText:
     """Return the texts of a forward problem's definition.
 
     Args:
-        architecture: name of the model.
+        architecture: the model, whose family is a tag.
         class_name: class of the module.
         operations: operators of the module, in order.
-        family: family of the model, which is a tag.
         dtype: least precise dtype of the problem, which is a tag.
-        checkpoint: published checkpoint whose sizes the model has; None for the default configuration.
-        like: checkpoint that the documentation of the default configuration names.
-        share: split of the checkpoint over several GPUs that makes the sizes those of one GPU.
     """
+    checkpoint = architecture.checkpoint
     kind, words = kind_of(class_name, operations)
-    model = _words(_MODEL.sub("", architecture) or architecture)
-    name = problem_name(model, _words(class_name))
+    model = _words(_MODEL.sub("", architecture.name) or architecture.name)
     frequent = [operation for operation, _ in Counter(operations).most_common(4)]
-    where = f"at the sizes of {checkpoint}" if checkpoint else "at the sizes of the default configuration"
-    where += f" ({like})" if like and not checkpoint else ""
-    where += f" with {share}" if share else ""
+    where = f"at the sizes of {checkpoint.checkpoint or 'the default configuration'}"
+    where += f" ({checkpoint.like})" if checkpoint.like and not checkpoint.checkpoint else ""
+    where += f" with {checkpoint.share}" if checkpoint.share else ""
     description = (
-        f"{words} of {architecture} ({class_name}) {where}, forward, {dtype}: "
+        f"{words} of {architecture.name} ({class_name}) {where}, forward, {dtype}: "
         f"{len(operations)} operations, mostly {', '.join(frequent)}."
     )
-    return ProblemText(name, kind, description, tuple(dict.fromkeys((family, kind, "forward", dtype))))
+    tags = tuple(dict.fromkeys((checkpoint.family, kind, "forward", dtype)))
+    return ProblemText(problem_name(model, _words(class_name)), kind, description, tags)
 
 
 _LONGEST = 64
@@ -123,9 +108,8 @@ def problem_name(model: str, module: str) -> str:
     if squeezed.startswith(bare):
         return f"{model}_{_after_letters(module, len(bare))}"
     model_words, module_words = model.split("_"), module.split("_")
-    shared = 0
-    while shared < min(len(model_words), len(module_words) - 1) and model_words[shared] == module_words[shared]:
-        shared += 1
+    pairs = zip(model_words, module_words[:-1], strict=False)
+    shared = len(list(itertools.takewhile(lambda words: words[0] == words[1], pairs)))
     return "_".join([*model_words, *module_words[shared:]])[:_LONGEST].rstrip("_")
 
 

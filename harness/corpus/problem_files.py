@@ -10,13 +10,7 @@ from typing import Any
 from harness.corpus.extraction import ExtractedProblem
 from harness.errors import FormatError
 from harness.formats.problem_tags import PROVENANCE_KEY
-from harness.formats.problems import (
-    DEFINITION_NAME,
-    WORKLOADS_NAME,
-    inspect_problem,
-    list_problems,
-    read_text,
-)
+from harness.formats.problems import DEFINITION_NAME, WORKLOADS_NAME, inspect_problem, list_problems, read_text
 from harness.formats.source_lines import parse_json
 from harness.workspace.files import atomic_write
 
@@ -46,7 +40,7 @@ def write_problem(problem: ExtractedProblem, problems_dir: Path, *, replace: boo
     Raises:
         FormatError: the problem does not follow the schema.
     """
-    files = problem_texts(problem)
+    files = _texts(problem)
     with tempfile.TemporaryDirectory() as staging:
         for name, text in files.items():
             (Path(staging) / name).write_text(text)
@@ -61,10 +55,9 @@ def write_problem(problem: ExtractedProblem, problems_dir: Path, *, replace: boo
     return True
 
 
-def problem_texts(problem: ExtractedProblem) -> dict[str, str]:
+def _texts(problem: ExtractedProblem) -> dict[str, str]:
     """Return file name -> content; equal problems have equal bytes."""
-    definition = dict(problem.definition)
-    parts = [f"  {json.dumps(key)}: {_value(value)}" for key, value in definition.items()]
+    parts = [f"  {json.dumps(key)}: {_value(value)}" for key, value in problem.definition.items()]
     lines = [json.dumps(line) for line in problem.workloads]
     return {DEFINITION_NAME: "{\n" + ",\n".join(parts) + "\n}\n", WORKLOADS_NAME: "\n".join(lines) + "\n"}
 

@@ -6,15 +6,25 @@ submodule, and every other value a name from its operation.
 
 from __future__ import annotations
 
+import itertools
 import keyword
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import fx
 
-from harness.corpus.frames import SourceFrame, frames_of, module_path
+_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)\n(?:\s+(?P<code>[^\n]*))?')
+_FOREIGN = re.compile(
+    r"/torch/|/harness/corpus/|/utils/generic\.py|/utils/output_capturing\.py|transformers/activations\.py|"
+    r"/integrations/(?!sdpa)|diffusers/models/activations\.py|/models/attention_dispatch\.py|/modeling_layers\.py"
+)
+"""Frames of libraries between a model's statement and the operator."""
+_TARGETS = re.compile(r"^(?P<targets>[A-Za-z_]\w*(?:\s*,\s*[A-Za-z_]\w*)*)(?::[^=]+)?\s*(?:[-+*/]|)=(?!=)")
+
 
 _BY_OPERATION = {
     "add": "total", "sub": "difference", "rsub": "difference", "mul": "product", "div": "quotient",
@@ -46,6 +56,51 @@ _RESERVED = {*keyword.kwlist, *keyword.softkwlist, "torch", "F", "math", "run", 
              "list", "tuple", "dict", "int", "float", "bool", "slice", "len"}  # fmt: skip
 _LONGEST = 60
 _NUMBERED = re.compile(r"(?P<stem>.*[a-z])_(?P<number>\d+)$")
+
+
+@dataclass(frozen=True)
+class _SourceFrame:
+    """One level of the call stack at which an operation ran."""
+
+    file: str
+    line: int
+    function: str
+    code: str
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """Variables that the statement assigns; empty if it is not a plain assignment."""
+        match = _TARGETS.match(self.code)
+        return tuple(name.strip() for name in match["targets"].split(",")) if match else ()
+
+    @property
+    def returns(self) -> bool:
+        """True for a return statement."""
+        return self.code.startswith("return ")
+
+
+@lru_cache(maxsize=4096)
+def _parse_frames(stack_trace: str) -> tuple[_SourceFrame, ...]:
+    """Return the frames of the model's code in a stack trace, outermost first."""
+    return tuple(
+        _SourceFrame(match["file"], int(match["line"]), match["function"], match["code"] or "")
+        for match in _FRAME.finditer(stack_trace)
+        if not _FOREIGN.search(match["file"])
+    )
+
+
+def _frames_of(node: fx.Node) -> tuple[_SourceFrame, ...]:
+    """Return the frames of the model's code that created a node; empty if they are unknown."""
+    return _parse_frames(node.meta.get("stack_trace") or "")
+
+
+def _module_path(node: fx.Node) -> tuple[str, ...]:
+    """Return the path of a node's innermost module, relative to the exported module."""
+    stack = node.meta.get("nn_module_stack") or {}
+    if not stack:
+        return ()
+    path = str(list(stack.values())[-1][0])
+    return tuple(word for word in path.removeprefix("module").split(".") if word)
 
 
 class UniqueNames:
@@ -92,13 +147,13 @@ def wished_names(nodes: Sequence[fx.Node], inputs: dict[fx.Node, str]) -> dict[f
     """
     names = dict(inputs)
     assigned = set(inputs.values())
-    modules = _module_names({path for node in nodes if (path := module_path(node))})
+    modules = _module_names({path for node in nodes if (path := _module_path(node))})
     for index, node in enumerate(nodes):
         following = nodes[index + 1] if index + 1 < len(nodes) else None
         variable = _assigned(node, following, modules)
         if variable is None or variable in assigned:  # the model's code assigns this variable again
             variable = _operation_name(node, names, modules) or variable or operation_of(node).strip("_")
-        if not frames_of(node) and any(names.get(arg, "").startswith("grad_") for arg in _flat(node.args)):
+        if not _frames_of(node) and any(names.get(arg, "").startswith("grad_") for arg in _flat(node.args)):
             variable = variable if variable.startswith("grad_") else f"grad_{variable}"
         assigned.add(variable)
         names[node] = variable
@@ -107,29 +162,21 @@ def wished_names(nodes: Sequence[fx.Node], inputs: dict[fx.Node, str]) -> dict[f
 
 def _assigned(node: fx.Node, following: fx.Node | None, modules: ModuleNames) -> str | None:
     """Return the variable that a node's statement assigns, if the node is the last of the statement."""
-    frames = frames_of(node)
+    frames = _frames_of(node)
     if not frames:
         return None
     innermost = frames[-1]
-    if following is not None and _same_statement(frames, frames_of(following)):
-        return _of_part(node, innermost)
+    if following is not None and frames == _frames_of(following)[: len(frames)]:
+        return _of_part(node, innermost)  # `following` ran in the same statement, or in a function that it calls
     if len(innermost.targets) == 1 and not innermost.targets[0].startswith("_"):
         return identifier(innermost.targets[0])
     if innermost.returns and "," not in innermost.code:
-        return (
-            modules.get(module_path(node), "output")
-            if innermost.function == "forward"
-            else identifier(innermost.function)
-        )
+        is_forward = innermost.function == "forward"
+        return modules.get(_module_path(node), "output") if is_forward else identifier(innermost.function)
     return _of_part(node, innermost)
 
 
-def _same_statement(frames: tuple[SourceFrame, ...], later: tuple[SourceFrame, ...]) -> bool:
-    """Return true if a later node ran within the same statement, or in a function that the statement calls."""
-    return frames == later[: len(frames)]
-
-
-def _of_part(node: fx.Node, frame: SourceFrame) -> str | None:
+def _of_part(node: fx.Node, frame: _SourceFrame) -> str | None:
     """Return the name of one of several values that a statement assigns at once."""
     if operation_of(node) == "getitem":
         index = node.args[1]
@@ -146,18 +193,9 @@ def _module_names(paths: AbstractSet[tuple[str, ...]]) -> dict[tuple[str, ...], 
     """Return the shortest unique suffix of each path; it does not begin with a number if that is possible."""
     names: dict[tuple[str, ...], str] = {}
     for path in paths:
-        ends = (path[-length:] for length in range(1, len(path) + 1))
-        names[path] = "_".join(
-            next(
-                (
-                    end
-                    for end in ends
-                    if not end[0].isdigit()
-                    and not any(compared != path and compared[-len(end) :] == end for compared in paths)
-                ),
-                path,
-            )
-        )
+        ends = [path[-length:] for length in range(1, len(path) + 1) if not path[-length].isdigit()]
+        unique = [end for end in ends if sum(compared[-len(end) :] == end for compared in paths) == 1]
+        names[path] = "_".join(next(iter(unique), path))
     return names
 
 
@@ -166,12 +204,10 @@ _OF_MODULE = {"linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_
 """Operators of torch's own modules, so that the module's name describes their purpose."""
 
 
-def _operation_name(  # noqa: PLR0911 - one rule each
-    node: fx.Node, names: dict[fx.Node, str], modules: ModuleNames
-) -> str | None:
+def _operation_name(node: fx.Node, names: dict[fx.Node, str], modules: ModuleNames) -> str | None:  # noqa: PLR0911 - one rule each
     """Return the name of a value from its operation and operands."""
     operation = operation_of(node)
-    path = module_path(node)
+    path = _module_path(node)
     if operation in _OF_MODULE and path:
         return modules[path]
     if operation == "getitem":
@@ -245,11 +281,12 @@ def _combined(operation: str, node: fx.Node, operands: list[str]) -> str | None:
         return f"{stems[0]}_rotated_half" if operands[0].endswith("_negated") and len(set(stems)) == 1 else None
     constants = [arg for arg in node.args if isinstance(arg, float)]
     if operation == "add":
-        if any("residual" in frame.code for frame in frames_of(node)[-1:]):
+        if any("residual" in frame.code for frame in _frames_of(node)[-1:]):
             return "residual_sum"
         if constants and 0 < constants[0] < 0.01:
             return f"{operands[0]}_plus_eps"
-        common = _common_words(stems)
+        columns = zip(*(stem.split("_") for stem in stems), strict=False)
+        common = "_".join(words[0] for words in itertools.takewhile(lambda words: len(set(words)) == 1, columns))
         if common and re.search(r"_times_cos\b.*_times_sin\b", " ".join(stems)):
             return f"{common}_with_rope"
         return f"{common}_sum" if common and len(stems) == 2 else None
@@ -258,17 +295,6 @@ def _combined(operation: str, node: fx.Node, operands: list[str]) -> str | None:
     if len(operands) == 2 and len(operands[0]) + len(operands[1]) < _SHORT and "_times_" not in "".join(operands):
         return f"{stems[0]}_times_{stems[1]}"
     return f"{stems[0]}_scaled" if len(operands) == 1 else None
-
-
-def _common_words(stems: list[str]) -> str:
-    """Return the words that all names begin with."""
-    words = [stem.split("_") for stem in stems]
-    count = 0
-    while (
-        all(len(name_words) > count for name_words in words) and len({name_words[count] for name_words in words}) == 1
-    ):
-        count += 1
-    return "_".join(words[0][:count])
 
 
 def stem_of(name: str) -> str:

@@ -8,22 +8,21 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch.func import functional_call
 
-from harness.corpus.captures import error_summary
 from harness.corpus.draft import ProblemDraft
-from harness.corpus.errors import SkippedError
+from harness.corpus.errors import SkippedError, error_summary
 from harness.corpus.exporting import FlatModule
-from harness.corpus.workloads import axis_size
+from harness.corpus.workloads import check_sizes, shown
 from harness.errors import FormatError
 from harness.formats.bounded import load_json
 from harness.judge.input_data.inputs import InputSource
-from harness.judge.reference import Reference, load_reference, torch_dtype
+from harness.judge.reference import load_reference, torch_dtype
 from harness.model.problem import Definition, Problem, RandomInput, Workload
 
 Tensors = dict[str, torch.Tensor]
@@ -31,10 +30,6 @@ Tensors = dict[str, torch.Tensor]
 _SEED = 20260101
 _MAX_ELEMENTS = 300_000_000
 """Maximum elements of all weights of a module: 1.2 GB in float32, and the same again for their gradients."""
-_SIZES = ((2, 1), (1, 4), (2, 3), (1, 7))
-"""(batch, sequence) of the checks."""
-_BATCHES = (1, 2, 3, 5)
-"""Batch sizes of the checks of problems without a sequence axis."""
 _LONG = ((2, 131),)
 _SMALL_MODULE_ELEMENTS = 4_000_000
 """Modules with fewer weights are also compared at `_LONG`, which exceeds the lengths of the export."""
@@ -63,55 +58,25 @@ def verify(draft: ProblemDraft) -> Verified:
     elements = sum(math.prod(item.node.meta["val"].shape) for item in draft.sources.values() if item.place is None)
     if elements > _MAX_ELEMENTS:
         raise SkippedError(f"{elements:,} weights are too many to verify on this machine")
-    single, sizes = in_dtype(draft, "float32"), check_sizes(draft.variable_axes)
+    single, sizes = RunnableProblem(draft, "float32"), check_sizes(draft.variable_axes)
     if elements < _SMALL_MODULE_ELEMENTS and any(not axis.startswith("batch") for axis in draft.variable_axes):
         sizes = [*check_sizes(draft.variable_axes, _LONG), *sizes]
     sizes = [axes for axes in sizes if draft.allows(axes)]
-    outputs: dict[str, torch.Tensor] = {}
+    outputs: Tensors = {}
     drawn: Tensors = {}
     for axes in sizes:
         # Weights are large and have the same shapes at all sizes, so they are drawn once.
         names = [name for name, item in draft.sources.items() if item.place is not None or name not in drawn]
-        drawn = {**drawn, **draw(single, axes, names)}
+        drawn = {**drawn, **single.draw(axes, names)}
         drawn = {name: drawn[name] for name in draft.inputs}
-        outputs = run_reference(single, drawn)
+        outputs = single.outputs(drawn)
         _compare(outputs, _module_outputs(draft, drawn, torch.float32), axes)
         check_finite(outputs, axes)
-    check_degenerate(outputs, sizes[-1])  # at sequence length 1 a softmax is constant
-    check_each_input_matters(single, drawn, outputs)
-    own = in_dtype(draft, None)
-    lower = {name: as_declared(value, own, name) for name, value in drawn.items()}
-    low_outputs = run_reference(own, lower)
-    _compare(low_outputs, _module_outputs(draft, lower, None), sizes[-1])
-    error = max(relative_error(low_outputs[name], outputs[name]) for name in outputs)
-    smallest = min(root_mean_square(value) for value in outputs.values())
-    return Verified(smallest, len(sizes), error)
+    return single.verified(drawn, outputs, sizes, with_module=True)
 
 
-def check_sizes(axes: Sequence[str], pairs: tuple[tuple[int, int], ...] = _SIZES) -> list[dict[str, int]]:
-    """Return the sizes of the variable axes at which a problem is checked.
-
-    Args:
-        axes: the problem's variable axes.
-        pairs: (batch, sequence); ignored if all axes are batch sizes.
-    """
-    if any(not axis.startswith("batch") for axis in axes):
-        return [
-            {axis: axis_size(axis, batch, sequence, text=sequence + 1) for axis in axes} for batch, sequence in pairs
-        ]
-    return [dict.fromkeys(axes, batch) for batch in _BATCHES]
-
-
-@dataclass(frozen=True)
 class RunnableProblem:
-    """A drafted problem with its reference, ready to be called."""
-
-    problem: Problem
-    reference: Reference
-
-
-def in_dtype(draft: ProblemDraft, dtype: str | None) -> RunnableProblem:
-    """Return the problem with its reference.
+    """A drafted problem with its reference, ready to be called.
 
     Args:
         draft: the drafted problem.
@@ -120,61 +85,71 @@ def in_dtype(draft: ProblemDraft, dtype: str | None) -> RunnableProblem:
     Raises:
         SkippedError: the reference cannot be loaded.
     """
-    text = json.dumps(draft.definition(name="verified"))
-    if dtype is not None:
-        text = text.replace("bfloat16", dtype).replace("float16", dtype)
-    definition = Definition.model_validate(load_json(text, where="the drafted problem"))
-    problem = Problem(
-        key="corpus/verified", directory=Path(), digest="sha256:verified", definition=definition, workloads=()
-    )
-    try:
-        return RunnableProblem(problem, load_reference(problem))
-    except FormatError as error:
-        raise SkippedError(f"the reference does not load: {error.message}") from error
 
+    def __init__(self, draft: ProblemDraft, dtype: str | None) -> None:
+        self._draft = draft
+        text = json.dumps(draft.definition(name="verified"))
+        if dtype is not None:
+            text = text.replace("bfloat16", dtype).replace("float16", dtype)
+        definition = Definition.model_validate(load_json(text, where="the drafted problem"))
+        self._problem = Problem(
+            key="corpus/verified", directory=Path(), digest="sha256:verified", definition=definition, workloads=()
+        )
+        try:
+            self.reference = load_reference(self._problem)
+        except FormatError as error:
+            raise SkippedError(f"the reference does not load: {error.message}") from error
 
-def draw(runnable: RunnableProblem, axes: Mapping[str, int], names: Sequence[str]) -> Tensors:
-    """Return inputs as the judge draws them.
+    def draw(self, axes: Mapping[str, int], names: Iterable[str]) -> Tensors:
+        """Return inputs as the judge draws them.
 
-    Args:
-        runnable: the problem.
-        axes: size of each variable axis.
-        names: inputs to draw.
-    """
-    definition = runnable.problem.definition
-    restricted = definition.model_copy(update={"inputs": {name: definition.inputs[name] for name in names}})
-    problem = runnable.problem.model_copy(update={"definition": restricted})
-    inputs = {name: RandomInput(type="random") for name in names}
-    workload = Workload(uuid="verified", axes=dict(axes), inputs=dict(inputs))
-    drawn = InputSource(problem, seed=_SEED).draw(workload)
-    return {name: value for name, value in drawn.items() if isinstance(value, torch.Tensor)}
+        Args:
+            axes: size of each variable axis.
+            names: inputs to draw.
+        """
+        definition = self.reference.definition
+        restricted = definition.model_copy(update={"inputs": {name: definition.inputs[name] for name in names}})
+        inputs = {name: RandomInput(type="random") for name in restricted.inputs}
+        workload = Workload(uuid="verified", axes=dict(axes), inputs=dict(inputs))
+        problem = self._problem.model_copy(update={"definition": restricted})
+        drawn = InputSource(problem, seed=_SEED).draw(workload)
+        return {name: value for name, value in drawn.items() if isinstance(value, torch.Tensor)}
 
+    def outputs(self, inputs: Tensors) -> Tensors:
+        """Return the reference's outputs by name for all inputs, in the order of its parameters.
 
-def run_reference(runnable: RunnableProblem, inputs: Tensors) -> Tensors:
-    """Return the reference's outputs by name.
+        Raises:
+            SkippedError: the reference fails.
+        """
+        try:
+            return self.reference.outputs(list(inputs.values()))
+        except FormatError as error:
+            raise SkippedError(error.message.splitlines()[0][:200]) from error
 
-    Args:
-        runnable: the problem.
-        inputs: all inputs, in the order of the reference's parameters.
+    def verified(
+        self, drawn: Tensors, outputs: Tensors, sizes: Sequence[Mapping[str, int]], *, with_module: bool = False
+    ) -> Verified:
+        """Check that each input matters and no output is constant, and return facts about the outputs.
 
-    Raises:
-        SkippedError: the reference fails.
-    """
-    try:
-        return runnable.reference.outputs(list(inputs.values()))
-    except FormatError as error:
-        raise SkippedError(error.message.splitlines()[0][:200]) from error
+        Args:
+            drawn: inputs at the last sizes: at sequence length 1 a softmax is constant, and its gradient zero.
+            outputs: outputs of the reference in float32 for these inputs.
+            sizes: sizes at which the reference was compared.
+            with_module: compare with the original module in the problem's own dtype.
 
-
-def as_declared(value: torch.Tensor, runnable: RunnableProblem, name: str) -> torch.Tensor:
-    """Return a value in the dtype that the problem declares for an input.
-
-    Args:
-        value: the input's value in another dtype.
-        runnable: the problem.
-        name: the input.
-    """
-    return value.to(torch_dtype(runnable.problem.definition.inputs[name].dtype))
+        Raises:
+            SkippedError: a check fails.
+        """
+        check_degenerate(outputs, sizes[-1])
+        _check_each_input_matters(self, drawn, outputs)
+        own = RunnableProblem(self._draft, None)
+        dtypes = {name: torch_dtype(spec.dtype) for name, spec in own.reference.definition.inputs.items()}
+        lower = {name: value.to(dtypes[name]) for name, value in drawn.items()}
+        low_outputs = own.outputs(lower)
+        if with_module:
+            _compare(low_outputs, _module_outputs(self._draft, lower, None), sizes[-1])
+        error = max(_relative_error(low_outputs[name], outputs[name]) for name in outputs)
+        return Verified(min(root_mean_square(value) for value in outputs.values()), len(sizes), error)
 
 
 def _module_outputs(draft: ProblemDraft, inputs: Tensors, dtype: torch.dtype | None) -> list[torch.Tensor]:
@@ -182,12 +157,11 @@ def _module_outputs(draft: ProblemDraft, inputs: Tensors, dtype: torch.dtype | N
     weights, tensors = module_arguments(draft, inputs, dtype)
     try:
         with torch.no_grad():
-            returned: list[torch.Tensor] = functional_call(
+            return functional_call(  # type: ignore[no-any-return]
                 FlatModule(draft.exported.candidate), weights, (tensors,), tie_weights=True, strict=False
             )
     except Exception as error:  # the module's own code
         raise SkippedError(f"the original module does not run: {error_summary(error)}") from error
-    return returned
 
 
 def module_arguments(
@@ -208,35 +182,19 @@ def module_arguments(
             weights[f"module.{item.name}"] = inputs[name]
         elif item.source == "activation" and item.place is not None:
             arguments[item.place] = inputs[name]
-    sizes = _axis_sizes(draft, inputs)
-    tensors = [
-        arguments.get(place, _unused(leaf.shape, leaf.axes, leaf.dtype, sizes, dtype))
-        for place, leaf in enumerate(candidate.leaves)
-    ]
-    return weights, tensors
-
-
-def _axis_sizes(draft: ProblemDraft, inputs: Tensors) -> dict[str, int]:
-    return {
+    sizes = {
         axis: size
         for name, spec in draft.inputs.items()
         for axis, size in zip(spec["shape"], inputs[name].shape, strict=True)
     }
-
-
-def _unused(
-    shape: tuple[int, ...],
-    axes: tuple[str | None, ...],
-    dtype: torch.dtype,
-    sizes: Mapping[str, int],
-    low_precision_dtype: torch.dtype | None,
-) -> torch.Tensor:
-    """Return zeros for an argument that does not affect the result."""
-    lengths = [sizes.get(axis, size) if axis else size for axis, size in zip(axes, shape, strict=True)]
-    is_low_precision = dtype in {torch.bfloat16, torch.float16}
-    return torch.zeros(
-        lengths, dtype=low_precision_dtype if low_precision_dtype is not None and is_low_precision else dtype
-    )
+    for place, leaf in enumerate(candidate.leaves):
+        if place not in arguments:  # it does not affect the result
+            lengths = [
+                sizes.get(axis, size) if axis else size for axis, size in zip(leaf.axes, leaf.shape, strict=True)
+            ]
+            is_replaced = dtype is not None and leaf.dtype in {torch.bfloat16, torch.float16}
+            arguments[place] = torch.zeros(lengths, dtype=dtype if is_replaced else leaf.dtype)
+    return weights, [arguments[place] for place in range(len(candidate.leaves))]
 
 
 def _compare(outputs: Tensors, expected: Sequence[torch.Tensor], axes: Mapping[str, int]) -> None:
@@ -286,20 +244,10 @@ def check_degenerate(outputs: Tensors, axes: Mapping[str, int]) -> None:
             raise SkippedError(f"`{name}` is constant, at {shown(axes)}")
 
 
-def check_each_input_matters(runnable: RunnableProblem, drawn: Tensors, outputs: Tensors) -> None:
-    """Check that each input has a gradient, or that an output changes with it.
-
-    Args:
-        runnable: the problem.
-        drawn: value of each input.
-        outputs: the reference's outputs for these inputs.
-
-    Raises:
-        SkippedError: an input does not affect the outputs.
-    """
+def _check_each_input_matters(runnable: RunnableProblem, drawn: Tensors, outputs: Tensors) -> None:
+    """Check that each input has a gradient, or that an output changes with it."""
     for name in _without_gradient(runnable, drawn):
-        value = drawn[name]
-        changed = run_reference(runnable, {**drawn, name: _changed(value)})
+        changed = runnable.outputs({**drawn, name: _changed(drawn[name])})
         if all(torch.equal(changed[output], outputs[output]) for output in outputs):
             raise SkippedError(f"the input `{name}` does not matter")
 
@@ -341,19 +289,9 @@ def root_mean_square(value: torch.Tensor) -> float:
 _QUANTILE_OF = 100_000
 
 
-def relative_error(approximate: torch.Tensor, exact: torch.Tensor) -> float:
-    """Return the 99 % quantile of the absolute difference, relative to the root mean square of the exact values.
-
-    Args:
-        approximate: an output in low precision.
-        exact: the same output in float32.
-    """
+def _relative_error(approximate: torch.Tensor, exact: torch.Tensor) -> float:
+    """Return the 99 % quantile of the absolute difference, relative to the root mean square of the exact values."""
     if not exact.is_floating_point():
         return 0.0
     difference = (approximate.double() - exact.double()).abs().flatten()[:_QUANTILE_OF]
     return float(difference.quantile(0.99)) / max(root_mean_square(exact), 1e-30)
-
-
-def shown(axes: Mapping[str, int]) -> str:
-    """Return the sizes of axes as text, such as `batch=2, sequence=7`."""
-    return ", ".join(f"{axis}={size}" for axis, size in axes.items())

@@ -1,11 +1,11 @@
-"""Workloads and tolerances of a problem."""
+"""Sizes, workloads and tolerances of a problem."""
 
 from __future__ import annotations
 
 import math
 import re
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import sympy
@@ -16,6 +16,7 @@ from harness.corpus.checkpoints import ShapeSet
 from harness.corpus.draft import ProblemDraft
 from harness.corpus.errors import SkippedError
 from harness.corpus.printing import live_operations, resolved
+from harness.sol.arguments import tensors_in
 
 _NAMESPACE = uuid.UUID("6f2d7b1e-51b7-5a0f-9a63-0d3f6f0d8f11")
 """Namespace of the version 5 UUIDs: equal problems and sizes have equal UUIDs."""
@@ -25,6 +26,10 @@ and of a candidate."""
 _MAX_ELEMENTS = 2**31 - 1
 """Maximum elements of one tensor: kernels commonly index with 32 bits."""
 _MIN_WORKLOADS = 3
+_SIZES = ((2, 1), (1, 4), (2, 3), (1, 7))
+"""(batch, sequence) of the checks."""
+_BATCHES = (1, 2, 3, 5)
+"""Batch sizes of the checks of problems without a sequence axis."""
 _TOLERANCES = {
     "float32": {"max_rtol": 1e-3, "required_matched_ratio": 0.999},
     "bfloat16": {"max_rtol": 2e-2, "required_matched_ratio": 0.99},
@@ -83,9 +88,28 @@ def axis_size(axis: str, batch: int, sequence: int, text: int) -> int:
     match = _AXIS.match(axis)
     if match is None:
         return sequence
-    base = {"batch": batch, "text": text, "tokens": batch * sequence, "joint": sequence + text}
-    base["text_tokens"] = batch * text
+    base = {"batch": batch, "text": text, "tokens": batch * sequence, "joint": sequence + text,
+            "text_tokens": batch * text}  # fmt: skip
     return base.get(match["base"], sequence) * int(match["times"] or 1) + int(match["plus"] or 0)
+
+
+def check_sizes(axes: Sequence[str], pairs: tuple[tuple[int, int], ...] = _SIZES) -> list[dict[str, int]]:
+    """Return the sizes of the variable axes at which a problem is checked.
+
+    Args:
+        axes: the problem's variable axes.
+        pairs: (batch, sequence); ignored if all axes are batch sizes.
+    """
+    if any(not axis.startswith("batch") for axis in axes):
+        return [
+            {axis: axis_size(axis, batch, sequence, text=sequence + 1) for axis in axes} for batch, sequence in pairs
+        ]
+    return [dict.fromkeys(axes, batch) for batch in _BATCHES]
+
+
+def shown(axes: Mapping[str, int]) -> str:
+    """Return the sizes of axes as text, such as `batch=2, sequence=7`."""
+    return ", ".join(f"{axis}={size}" for axis, size in axes.items())
 
 
 def tolerance_for(
@@ -131,10 +155,9 @@ def workload_lines(
         SkippedError: fewer than three workloads are allowed and fit into memory.
     """
     lines = []
-    memory = _MemoryModel(draft)
     source = {name: {"type": "random"} for name in draft.inputs}
     for sizes in sizes_for(draft.variable_axes, shapes):
-        if not draft.allows(sizes) or not memory.fits(sizes):
+        if not draft.allows(sizes) or not _fits(draft, sizes):
             continue
         text = ",".join(f"{axis}={size}" for axis, size in sizes.items())
         identity = str(uuid.uuid5(_NAMESPACE, f"{key}:{text}"))
@@ -157,57 +180,33 @@ def largest_tensor(draft: ProblemDraft, sizes: Mapping[str, int]) -> int:
     return max(_extent(node, values)[0] for node in live_operations(draft.exported))
 
 
-class _MemoryModel:
-    """Peak memory of a reference as a function of the sizes."""
-
-    def __init__(self, draft: ProblemDraft) -> None:
-        self._symbols = draft.exported.axes
-        nodes = live_operations(draft.exported)
-        self._inputs = [item.node for item in draft.sources.values()]
-        last_use = {resolved(arg): index for index, node in enumerate(nodes) for arg in node.all_input_nodes}
-        output_nodes = {resolved(node) for node in draft.exported.outputs}
-        # Each operation with the results that are freed after it.
-        self._steps = [
-            (node, [n for n in nodes[: index + 1] if last_use.get(n) == index and n not in output_nodes])
-            for index, node in enumerate(nodes)
-        ]
-
-    def fits(self, sizes: Mapping[str, int]) -> bool:
-        values = {symbol: sizes[name] for symbol, name in self._symbols.items() if name in sizes}
-        live_bytes = 0
-        for node in self._inputs:
-            count, nbytes = _extent(node, values)
-            if count > _MAX_ELEMENTS:
-                return False
-            live_bytes += nbytes
-        peak = live_bytes
-        for node, freed in self._steps:
-            count, nbytes = _extent(node, values)
-            if count > _MAX_ELEMENTS:
-                return False
-            live_bytes += nbytes
-            peak = max(peak, live_bytes)
-            live_bytes -= sum(_extent(node, values)[1] for node in freed)
-        return peak <= _MAX_BYTES
+def _fits(draft: ProblemDraft, sizes: Mapping[str, int]) -> bool:
+    """Return true if a reference's tensors are not too large, and its peak memory at these sizes is allowed."""
+    nodes = live_operations(draft.exported)
+    last_use = {resolved(arg): index for index, node in enumerate(nodes) for arg in node.all_input_nodes}
+    for node in draft.exported.outputs:
+        last_use.pop(resolved(node), None)  # outputs are not freed
+    values = {symbol: sizes[name] for symbol, name in draft.exported.axes.items() if name in sizes}
+    inputs = [_extent(item.node, values) for item in draft.sources.values()]
+    results = [_extent(node, values) for node in nodes]
+    if max(count for count, _ in (*inputs, *results)) > _MAX_ELEMENTS:
+        return False
+    live_bytes = peak = sum(nbytes for _, nbytes in inputs)
+    for index, (_, nbytes) in enumerate(results):
+        live_bytes += nbytes
+        peak = max(peak, live_bytes)
+        freed = (extent for node, extent in zip(nodes, results, strict=True) if last_use.get(node) == index)
+        live_bytes -= sum(freed_bytes for _, freed_bytes in freed)
+    return peak <= _MAX_BYTES
 
 
 def _extent(node: fx.Node, values: Mapping[sympy.Symbol, int]) -> tuple[int, int]:
     """Return the elements of a node's largest tensor, and the bytes of its tensors; a view counts as a copy."""
-    tensors = list(_tensors(node.meta.get("val")))
+    tensors = tensors_in(node.meta.get("val"))
     counts = [math.prod(_number(size, values) for size in tensor.shape) for tensor in tensors]
     nbytes = sum(count * tensor.element_size() for count, tensor in zip(counts, tensors, strict=True))
     return max(counts, default=0), nbytes
 
 
-def _tensors(value: Any) -> Iterator[torch.Tensor]:  # noqa: ANN401 - a tensor, or several
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _tensors(item)
-
-
 def _number(size: int | torch.SymInt, values: Mapping[sympy.Symbol, int]) -> int:
-    if isinstance(size, torch.SymInt):
-        return int(size.node.expr.xreplace(dict(values)))
-    return size
+    return int(size.node.expr.xreplace(dict(values))) if isinstance(size, torch.SymInt) else size

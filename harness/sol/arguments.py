@@ -79,8 +79,6 @@ def with_tensors(value: Untyped, change: Callable[[torch.Tensor], torch.Tensor])
     """
     if isinstance(value, torch.Tensor):
         return change(value)
-    if type(value) is tuple or type(value) is list:
-        return type(value)(with_tensors(item, change) for item in value)
-    if isinstance(value, tuple):  # torch's named tuples
+    if isinstance(value, tuple | list):  # also torch's named tuples, which are made from a list
         return type(value)([with_tensors(item, change) for item in value])
     return {name: with_tensors(item, change) for name, item in value.items()} if isinstance(value, dict) else value

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict
 from harness.errors import HarnessError
 from harness.formats.problems import load_problem
 from harness.model.device_description import BoundDescription, DeviceDescription
+from harness.sol.cpu import cpu_information
 from harness.sol.hardware import CPU, Hardware
 from harness.sol.roofline import NoBoundError, bounds
 from harness.sol.targets import hardware
@@ -57,16 +58,9 @@ def describe(request: DescribeRequest) -> DeviceDescription:
     for workload in problem.workloads:
         try:
             bound = bounds(problem, workload, machine)
+            described[workload.uuid] = BoundDescription.model_validate(bound, from_attributes=True)
         except NoBoundError as error:
             described[workload.uuid] = BoundDescription(reason=error.message)
-        else:
-            described[workload.uuid] = BoundDescription(
-                sol_us=bound.sol_us,
-                attainable_us=bound.attainable_us,
-                limited_by=bound.limited_by,
-                bytes=bound.bytes,
-                flops=bound.flops,
-            )
     lines = _cpu_lines(machine) if machine.target == CPU else _gpu_lines(machine)
     return DeviceDescription(target=request.target, device=tuple(lines), bounds=described)
 
@@ -99,12 +93,14 @@ def _cpu_lines(machine: Hardware) -> list[str]:
     cached = f", {machine.cached_gbs:,.0f} GB/s within the L2 cache" if machine.cached_gbs else ""
     lines.append(f"measured with one thread: {machine.bandwidth_gbs:,.1f} GB/s of memory{cached}")
     lines.append(f"arithmetic of one thread, GFLOP/s: {_rates(machine, scale=1e3)}")
-    caches = [f"L{level} {size}" for level, size in _caches()]
+    data_caches = [cache for cache in sorted(_CACHES.glob("index*")) if _text(cache / "type") != "Instruction"]
+    caches = [f"L{_text(cache / 'level')} {_text(cache / 'size')}" for cache in data_caches]
     if caches:
         lines.append(f"caches: {', '.join(caches)}")
-    present = _flags() & set(_VECTOR_FLAGS)
+    flags, _ = cpu_information()
+    present = [flag for flag in _VECTOR_FLAGS if flag in flags]
     if present:
-        lines.append(f"instruction sets: {', '.join(flag for flag in _VECTOR_FLAGS if flag in present)}")
+        lines.append(f"instruction sets: {', '.join(present)}")
     return lines
 
 
@@ -112,22 +108,8 @@ def _rates(machine: Hardware, scale: float = 1.0) -> str:
     return ", ".join(f"{name} {rate * scale:,.0f}" for name, rate in machine.tflops.vector.items())
 
 
-def _caches() -> list[tuple[str, str]]:
-    """Return (level, size) of the caches that hold data."""
-    data_caches = (cache for cache in sorted(_CACHES.glob("index*")) if _text(cache / "type") != "Instruction")
-    return [(_text(cache / "level"), _text(cache / "size")) for cache in data_caches]
-
-
 def _text(file: Path) -> str:
     return file.read_text().strip()
-
-
-def _flags() -> set[str]:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return set()
-    return {flag for line in lines if line.startswith(("flags", "Features")) for flag in line.split()}
 
 
 def main(text: str) -> int:

@@ -34,9 +34,8 @@ class StridedView:
 
     def __post_init__(self) -> None:
         """Collapse the axes into runs."""
-        axes = sorted(
-            (stride, size) for size, stride in zip(self.shape, self.strides, strict=True) if size > 1 and stride
-        )
+        pairs = zip(self.strides, self.shape, strict=True)
+        axes = sorted((stride, size) for stride, size in pairs if size > 1 and stride)
         run = self.itemsize if 0 not in self.shape else 0
         while axes and axes[0][0] <= run:  # overlapping windows also cover a run without gaps
             stride, size = axes.pop(0)
@@ -141,12 +140,12 @@ class ElementRegion:
         Returns:
             False if the elements cannot be located.
         """
-        scaled = source._cell * itemsize
-        if source._map is None or scaled % source_itemsize or not self._refine(scaled // source_itemsize):
+        cell, remainder = divmod(source._cell * itemsize, source_itemsize)
+        cells = self._refine(cell) if source._map is not None and not remainder else None
+        if cells is None or source._map is None:
             return source.whole and self._mark_all()
-        assert self._map is not None  # noqa: S101 - created by _refine
-        repeats = scaled // source_itemsize // self._cell
-        self._map |= source._map.repeat_interleave(repeats) if repeats > 1 else source._map
+        repeats = cell // self._cell
+        cells |= source._map.repeat_interleave(repeats) if repeats > 1 else source._map
         return True
 
     def _mark_all(self) -> bool:
@@ -170,9 +169,7 @@ class ElementRegion:
         cells = self._cells(view) if self._map is not None else None
         located = share_of(cells) if cells is not None else 0.0
         outside = self.bytes - view.distinct_bytes
-        return max(
-            located, (self._unlocated_bytes - outside) / view.distinct_bytes if self._unlocated_bytes > outside else 0.0
-        )
+        return max(located, (self._unlocated_bytes - outside) / view.distinct_bytes)
 
     def count(self) -> int:
         """Return a lower bound of the number of marked bytes."""
@@ -183,11 +180,11 @@ class ElementRegion:
 
     def elements_of(self, view: StridedView) -> torch.Tensor | None:
         """Return the writable marks of a view's elements, in its shape; None if they cannot be located."""
-        if view.storage_bytes // view.itemsize > _MAX_CELLS or not self._refine(view.itemsize):
+        cells = self._refine(view.itemsize) if view.storage_bytes // view.itemsize <= _MAX_CELLS else None
+        if cells is None:
             return None
-        assert self._map is not None  # noqa: S101 - created by _refine
         strides = [stride // self._cell for stride in view.strides]
-        return self._map.as_strided(view.shape, strides, view.offset // self._cell)
+        return cells.as_strided(view.shape, strides, view.offset // self._cell)
 
     def _cells(self, view: StridedView) -> torch.Tensor | None:
         """Return the cells of the map under a view, each once; None if they cannot be located."""
@@ -196,23 +193,23 @@ class ElementRegion:
             if stride < extent:
                 return None  # windows that overlap, with gaps
             extent = stride * (size - 1) + extent
-        if not self._refine(math.gcd(view.offset, view.run, *(stride for _, stride in view.dims))):
+        cells = self._refine(math.gcd(view.offset, view.run, *(stride for _, stride in view.dims)))
+        if cells is None:
             return None
-        assert self._map is not None  # noqa: S101 - created by _refine
         cell = self._cell
         shape = [*(size for size, _ in view.dims), view.run // cell]
         strides = [*(stride // cell for _, stride in view.dims), 1]
-        return self._map.as_strided(shape, strides, view.offset // cell)
+        return cells.as_strided(shape, strides, view.offset // cell)
 
-    def _refine(self, cell: int) -> bool:
-        """Divide the cells so that `cell` is a multiple of their size; return false if there would be too many."""
+    def _refine(self, cell: int) -> torch.Tensor | None:
+        """Divide the cells so that `cell` is a multiple of their size; return the map, or None if it is too large."""
         cell = math.gcd(self._cell, cell)
         if self.bytes // cell > _MAX_CELLS:
-            return False
+            return None
         if self._map is None:
             self._map = torch.full((self.bytes // cell,), self.whole, dtype=torch.bool)
             self.whole = False
         elif cell != self._cell:
             self._map = self._map.repeat_interleave(self._cell // cell)
         self._cell = cell
-        return True
+        return self._map

@@ -20,7 +20,7 @@ _FORMAT = 1
 
 
 _NARROW = ("bfloat16", "float16")
-_WIDTHS = {
+WIDTHS = {
     "float4_e2m1fn_x2": 4, "int8": 8, "float8_e4m3fn": 8, "float8_e5m2": 8, "bfloat16": 16, "float16": 16,
     "float32": 32, "float64": 64,
 }  # fmt: skip
@@ -41,7 +41,7 @@ _SPLIT_BOTH, _SPLIT_ONE = 3, 2
 
 def widest(dtypes: Iterable[str]) -> str | None:
     """Return the widest dtype, or the first of several with the same width; None for no dtype."""
-    return max(dtypes, key=lambda dtype: _WIDTHS.get(dtype, 0), default=None)
+    return max(dtypes, key=lambda dtype: WIDTHS.get(dtype, 0), default=None)
 
 
 class _Figures(BaseModel):
@@ -116,8 +116,8 @@ class Hardware(_Figures):
             dtype: dtype of an operand.
             second_dtype: dtype of the other operand; None if it is the same.
         """
-        first, second = sorted((dtype, second_dtype or dtype), key=lambda name: _WIDTHS.get(name, 0))
-        if _WIDTHS.get(first, 0) == _WIDTHS.get(second, 0):
+        first, second = sorted((dtype, second_dtype or dtype), key=lambda name: WIDTHS.get(name, 0))
+        if WIDTHS.get(first, 0) == WIDTHS.get(second, 0):
             return max(self._tflops_of(first), self._tflops_of(second))
         if second == "float32" and first in _UNITS:
             split = max(self.tflops.tensor.get(unit, 0.0) for unit in _NARROW) / _SPLIT_ONE
@@ -137,16 +137,13 @@ class Hardware(_Figures):
         vector = self.tflops.vector
         if dtype == "float64":
             return vector[dtype]
-        narrower = _NARROW if _WIDTHS.get(dtype, 32) < _WIDTHS["bfloat16"] else (dtype,)
+        narrower = _NARROW if WIDTHS.get(dtype, 32) < WIDTHS["bfloat16"] else (dtype,)
         return max([vector["float32"], *(vector.get(name, 0.0) for name in narrower)])
 
 
 def target_of(device_name: str) -> str | None:
     """Return the target of a GPU by the name that its driver reports; None if it is not in the table."""
-    for target, figures in table().items():
-        if device_name in figures.devices:
-            return target
-    return None
+    return next((target for target, figures in table().items() if device_name in figures.devices), None)
 
 
 def target_name(device_name: str) -> str:

@@ -29,7 +29,12 @@ class _Need:
         return self.elements >= 1.0
 
 
-_NOTHING, _EVERYTHING = _Need(0.0, 0.0, 0.0), _Need(1.0, 1.0, 1.0)
+def _everywhere(share: float) -> _Need:
+    """Return the need for a share of the elements in this share of the rows and columns."""
+    return _Need(share, share, share)
+
+
+_NOTHING, _EVERYTHING = _everywhere(0.0), _everywhere(1.0)
 
 
 @dataclass
@@ -101,13 +106,9 @@ class Liveness:
         for step in reversed(steps):
             self._visit(step)
         for name, view in inputs.items():
-            demand = self._demands.get(view.storage)
-            self._work.read[name] = 0 if demand is None else self._bytes(demand)
+            region, unlocated = self._demand(view).region, self._demand(view).unlocated
+            self._work.read[name] = max(region.count(), int(unlocated.elements * region.bytes))
         return self._work
-
-    @staticmethod
-    def _bytes(demand: _Demand) -> int:
-        return max(demand.region.count(), int(demand.unlocated.elements * demand.region.bytes))
 
     def _visit(self, step: Step) -> None:
         needs = [self._need(view, by_rows=step.kind is Kind.MATRIX) for view in step.writes]
@@ -120,10 +121,6 @@ class Liveness:
             self._work.products[step.product] += round(step.product_operations * need.elements)
         if step.elementwise_operations:
             self._work.elementwise[step.elementwise] += round(step.elementwise_operations * need.elements)
-        if step.kind is Kind.PIECES:
-            for part, read in step.pieces:
-                self._pointwise([read], self._need(part), part)
-            return
         self._reads(step, need)
 
     def _reads(self, step: Step, need: _Need) -> None:
@@ -135,6 +132,9 @@ class Liveness:
                 self._add_share(first, _Need(need.rows, need.rows, 1.0))
                 self._add_share(second, _Need(need.columns, 1.0, need.columns))
                 self._pointwise(other_reads, need, None)
+            case Kind.PIECES:
+                for part, read in step.pieces:
+                    self._pointwise([read], self._need(part), part)
             case Kind.MASK:
                 if step.changes:
                     self._replace(step.writes[0])
@@ -145,9 +145,8 @@ class Liveness:
                 self._gather(step.reads[0], step.lookup, need)
                 self._pointwise(step.reads[1:], need, None)
             case _:
-                share = _Need(need.elements, need.elements, need.elements)
                 for view in step.reads:
-                    self._add_share(view, share)
+                    self._add_share(view, _everywhere(need.elements))
 
     def _follow_pointwise(self, step: Step, need: _Need) -> None:
         """Follow an operator of equal shapes; a target that it overwrites is not read."""
@@ -197,9 +196,7 @@ class Liveness:
         shape, strides = (1,) * missing + view.shape, (0,) * missing + view.strides
         single = tuple(size if stride else 1 for size, stride in zip(shape, strides, strict=True))
         part = StridedView(view.storage, view.storage_bytes, single, strides, view.offset, view.itemsize)
-        if missing < 0 or any(
-            size not in {1, result_size} for size, result_size in zip(single, result.shape, strict=True)
-        ):
+        if missing < 0 or any(size not in {1, length} for size, length in zip(single, result.shape, strict=True)):
             return False
         marks = region.elements_of(result)
         elements = target.elements_of(part) if marks is not None and part.distinct == part.elements else None
@@ -223,8 +220,7 @@ class Liveness:
         rows = selected.rows(lookup.rows)
         share = min(1.0, rows / lookup.rows) * lookup.part if lookup.rows else 0.0
         if table.is_whole or table.distinct_bytes == table.storage_bytes:
-            by_row = lookup.axes == (0,)
-            self._add_share(table, _Need(share, share, 1.0 if by_row else share))
+            self._add_share(table, _Need(share, share, 1.0 if lookup.axes == (0,) else share))
         else:
             self._demand(table).region.add_unlocated(int(share * table.distinct_bytes))
 
@@ -245,10 +241,7 @@ class Liveness:
             demand.unlocated, demand.shape = need, view.shape
 
     def _demand(self, view: StridedView) -> _Demand:
-        demand = self._demands.get(view.storage)
-        if demand is None:
-            demand = self._demands[view.storage] = _Demand(ElementRegion(view.storage_bytes))
-        return demand
+        return self._demands.setdefault(view.storage, _Demand(ElementRegion(view.storage_bytes)))
 
     def _need(self, view: StridedView, *, by_rows: bool = False) -> _Need:
         demand = self._demands.get(view.storage)
@@ -257,7 +250,7 @@ class Liveness:
         share = demand.region.share(view)
         if share >= 1.0:
             return _EVERYTHING
-        located = _Need(share, share, share)
+        located = _everywhere(share)
         marks = demand.region.elements_of(view) if by_rows and share > 0 and view.run else None
         if marks is not None and marks.dim() > 1:
             located = _Need(share, share_of(marks.any(-1)), share_of(marks.any(-2)))
@@ -265,7 +258,7 @@ class Liveness:
         if view.distinct_bytes < view.storage_bytes:
             outside = view.storage_bytes - view.distinct_bytes
             min_share = (unlocated.elements * view.storage_bytes - outside) / max(1, view.distinct_bytes)
-            unlocated = _Need(max(0.0, min_share), max(0.0, min_share), max(0.0, min_share))
+            unlocated = _everywhere(max(0.0, min_share))
         elif view.shape[-2:] != demand.shape[-2:]:
-            unlocated = _Need(unlocated.elements, unlocated.elements, unlocated.elements)
+            unlocated = _everywhere(unlocated.elements)
         return max(located, unlocated, key=lambda need: need.elements)

@@ -83,7 +83,6 @@ def store_rates(rates: GpuRates, directory: Path) -> Path:
         rates: the measurement.
         directory: directory of the measurements.
     """
-    directory.mkdir(parents=True, exist_ok=True)
     file = directory / f"{rates.target}.json"
     atomic_write(file, json.dumps(rates.model_dump(mode="json"), indent=2) + "\n")
     return file

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -123,16 +122,13 @@ def _taps_share(args: Sequence[Untyped], out: torch.Tensor) -> float:
     for axis in range(2, source.dim()):
         step, pad, spread = (sizes[min(axis - 2, len(sizes) - 1)] for sizes in (stride, padding, dilation))
         taps, length = weight.shape[axis], source.shape[axis]
-        inside = (
-            sum(
-                0 <= place * step + tap * spread - pad < length
-                for place in range(out.shape[axis])
-                for tap in range(taps)
-            )
-            if out.shape[axis] * taps <= _MAX_TAPS
-            else out.shape[axis] * taps - 2 * pad * taps
-        )
-        share *= max(0, inside) / (out.shape[axis] * taps) if out.shape[axis] else 0.0
+        places = out.shape[axis]
+        if places * taps <= _MAX_TAPS:
+            starts = [place * step - pad for place in range(places)]
+            inside = sum(0 <= start + tap * spread < length for start in starts for tap in range(taps))
+        else:
+            inside = places * taps - 2 * pad * taps
+        share *= max(0, inside) / (places * taps) if places else 0.0
     return share
 
 
@@ -168,7 +164,6 @@ def diagonal_share(shape: Sequence[int], diagonal: int, *, lower: bool) -> float
     rows, columns = shape[-2], shape[-1]
     if not rows or not columns:
         return 1.0
-    kept_elements = sum(min(max(row + diagonal + 1, 0), columns) for row in range(rows))
-    if not lower:
-        kept_elements = math.prod((rows, columns)) - sum(min(max(row + diagonal, 0), columns) for row in range(rows))
-    return kept_elements / (rows * columns)
+    end = diagonal + 1 if lower else diagonal
+    before = sum(min(max(row + end, 0), columns) for row in range(rows))  # `triu` removes these elements
+    return (before if lower else rows * columns - before) / (rows * columns)

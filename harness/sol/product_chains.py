@@ -54,11 +54,8 @@ class ProductChains:
             earlier = self._of.get(storage_of(operand))
             if earlier is None or operand.numel() != earlier.batch * earlier.rows * earlier.columns:
                 continue
-            if tuple(operand.shape[-2:]) == (earlier.rows, earlier.columns):
-                outer, last = earlier.rows, earlier.columns
-            elif tuple(operand.shape[-2:]) == (earlier.columns, earlier.rows):
-                outer, last = earlier.columns, earlier.rows
-            else:
+            outer, last = operand.shape[-2:]
+            if (outer, last) not in {(earlier.rows, earlier.columns), (earlier.columns, earlier.rows)}:
                 continue
             # operand = outer x middle times middle x last
             middle = earlier.inner

@@ -10,7 +10,6 @@ import torch
 
 from harness.sol.arguments import OperatorCall
 from harness.sol.element_regions import StridedView, share_of, storage_of, view_of
-from harness.sol.lookups import lookup_of
 from harness.sol.operators import (
     GATHERING,
     GROUPED,
@@ -27,11 +26,10 @@ from harness.sol.operators import (
     product_operations,
 )
 from harness.sol.product_chains import ProductChains
-from harness.sol.steps import Kind, MaskShare, Step
+from harness.sol.steps import Kind, Lookup, MaskShare, Step
 from harness.sol.stored_dtypes import CONSTANT, StoredDtypes, wider
 from harness.sol.tensor_values import TensorValues
 
-_UNKNOWN = MaskShare(None)
 _ALL = MaskShare(1.0)
 
 
@@ -60,7 +58,6 @@ class StepRecording:
         is_first_unread = overwrites or call.name in SHAPED_LIKE or (call.changes and call.name in SCATTERING)
         reads = call.operands[1:] if is_first_unread else call.operands
         step = Step(
-            call.name,
             _kind(call),
             tuple(view_of(tensor) for tensor in reads),
             tuple(view_of(tensor) for tensor in call.results),
@@ -89,23 +86,19 @@ class StepRecording:
         mask = operands[3] if len(operands) > 3 else None
         rows, columns = query.shape[-2], key.shape[-2]
         visible_share = diagonal_share((rows, columns), 0, lower=True) if causal else 1.0
-        if mask is not None:
-            visible_share = self._visible_share(mask)
+        if mask is not None and mask.dtype is torch.bool:
+            visible_share = share_of(mask) if self._values.is_known(mask) else 0.0
+        elif mask is not None:
+            visible_share = self._nonzero_share(mask)
         scores = math.prod(query.shape[:-1]) * columns * visible_share
         reads, writes = tuple(view_of(tensor) for tensor in operands), (view_of(out),)
         for second, depth in ((key, query.shape[-1]), (value, value.shape[-1])):
-            step = Step("attention", Kind.OTHER, reads, writes, product_operations=2.0 * scores * depth)
+            step = Step(Kind.OTHER, reads, writes, product_operations=2.0 * scores * depth)
             step.product = self.dtypes.dtype(query), self.dtypes.dtype(second)
             self.steps.append(step)
         self.steps[-1].elementwise = self.dtypes.dtype(query)
         self.steps[-1].elementwise_operations = SOFTMAX_OPERATIONS * scores
         self.dtypes.record("attention", (), operands[:3], [out])
-
-    def _visible_share(self, mask: torch.Tensor) -> float:
-        """Return a lower bound of the share of the scores that a mask does not hide."""
-        if mask.dtype is torch.bool:
-            return share_of(mask) if self._values.is_known(mask) else 0.0
-        return self._nonzero_share(mask)
 
     def _nonzero_share(self, tensor: torch.Tensor) -> float:
         """Return the share of a tensor's elements that are neither known zeros nor hidden."""
@@ -133,11 +126,10 @@ class StepRecording:
         elif call.name in GROUPED and call.args[1].dim() > 2:
             step.kind = Kind.MASK
             share = self._groups_share(call)
-            step.mask_shares = tuple(
-                MaskShare(share, share, share) if tensor is call.args[1] else _ALL for tensor in call.operands
-            )
+            groups = MaskShare(share, share, share)
+            step.mask_shares = tuple(groups if tensor is call.args[1] else _ALL for tensor in call.operands)
         elif step.kind is Kind.GATHER:
-            step.lookup = lookup_of(call, self._values)
+            step.lookup = _lookup_of(call, self._values)
 
     def _groups_share(self, call: OperatorCall) -> float:
         """Return the share of groups with rows; if their sizes are unknown, at most the number of rows."""
@@ -159,15 +151,15 @@ class StepRecording:
             _ALL if tensor is mask else self._selected_share(mask, inverted=tensor is replaced) for tensor in operands
         ]
 
-    def _selected_share(self, mask: torch.Tensor, *, inverted: bool = False) -> MaskShare:
+    def _selected_share(self, mask: torch.Tensor, *, inverted: bool) -> MaskShare:
         if not self._values.is_known(mask):
-            return _UNKNOWN
+            return MaskShare(None)
         selected = ~mask if inverted else mask
+        share = share_of(selected)
         if mask.dim() < 2 or not mask.numel():
-            share = share_of(selected)
             return MaskShare(share, share, share)
         values = selected.numpy()
-        return MaskShare(share_of(selected), float(values.any(axis=-1).mean()), float(values.any(axis=-2).mean()))
+        return MaskShare(share, float(values.any(axis=-1).mean()), float(values.any(axis=-2).mean()))
 
     def _product(self, step: Step, call: OperatorCall) -> None:
         first, second = product_operands(call.name, call.args)
@@ -176,9 +168,9 @@ class StepRecording:
         if call.name in {"mm", "bmm"}:
             self._chains.add(step, first, second, call.results[0])
         if step.kind is Kind.MATRIX:
-            product_storages = (storage_of(first), storage_of(second))
-            other_reads = [view for view in step.reads if view.storage not in product_storages]
-            step.reads = (view_of(first), view_of(second), *other_reads)
+            factors = (view_of(first), view_of(second))
+            storages = {view.storage for view in factors}
+            step.reads = (*factors, *(view for view in step.reads if view.storage not in storages))
 
     def _cast(self, operand: torch.Tensor) -> str:
         dtype = self.dtypes.dtype(operand)
@@ -196,11 +188,8 @@ class StepRecording:
         name, operands, results = call.name, call.operands, call.results
         multiplications = [self._multiplications.get(storage_of(tensor)) for tensor in operands]
         if name in {"mul", "mul_"} and len(operands) == 2 and results[0].is_floating_point():
-            step.factors = [
-                factor
-                for factor in multiplications
-                if factor is not None and factor.writes[0].elements == results[0].numel()
-            ]
+            elements = results[0].numel()
+            step.factors = [factor for factor in multiplications if factor and factor.writes[0].elements == elements]
             step.product = self.dtypes.dtype(operands[0]), self.dtypes.dtype(operands[1])
             self._multiplications[storage_of(results[0])] = step
         elif name == "_to_copy" and multiplications[0] is not None:
@@ -208,7 +197,7 @@ class StepRecording:
         elif name in {"sum", "mean"} and multiplications and multiplications[0] is not None:
             _combine(step, multiplications[0])
         elif name in {"add", "add_"} and results[0].is_floating_point():
-            outer = next((factor for factor in multiplications if factor is not None and _is_outer(factor)), None)
+            outer = next((factor for factor in multiplications if factor and _is_outer(factor)), None)
             if outer is not None:
                 _combine(step, outer)
 
@@ -231,7 +220,7 @@ class StepRecording:
             if len(branches) != 1 or branches[0][1].elements is None:
                 return 1.0
             return self._nonzero_share(branches[0][0]) * branches[0][1].elements
-        if step.kind is Kind.MATRIX or step.name in {"sum", "mean"}:
+        if step.kind is Kind.MATRIX or call.name in {"sum", "mean"}:
             return 1.0
         candidates = [
             tensor for tensor in call.operands if tensor.is_floating_point() and 1 < tensor.numel() <= result.numel()
@@ -263,16 +252,13 @@ def _kind(call: OperatorCall) -> Kind:
             return kind
     if not call.operands or len(call.results) != 1 or call.name in _MIXING:
         return Kind.OTHER
-    sizes = [tuple(tensor.shape) for tensor in call.operands]
-    return Kind.POINTWISE if _broadcasts(sizes, tuple(call.results[0].shape)) else Kind.OTHER
+    shape = call.results[0].shape
+    return Kind.POINTWISE if all(_broadcasts(tensor.shape, shape) for tensor in call.operands) else Kind.OTHER
 
 
-def _broadcasts(sizes: Sequence[tuple[int, ...]], shape: tuple[int, ...]) -> bool:
-    """Return true if operands of these sizes broadcast to this shape."""
-    return all(
-        len(size) <= len(shape) and all(a in {1, b} for a, b in zip(reversed(size), reversed(shape), strict=False))
-        for size in sizes
-    )
+def _broadcasts(size: torch.Size, shape: torch.Size) -> bool:
+    pairs = zip(reversed(size), reversed(shape), strict=False)
+    return len(size) <= len(shape) and all(length in {1, result_length} for length, result_length in pairs)
 
 
 _KINDS = (
@@ -303,3 +289,55 @@ def _pieces(call: OperatorCall) -> list[tuple[StridedView, StridedView]]:
         pieces.append((view_of(out.narrow(axis, begin, tensor.shape[axis])), view_of(tensor)))
         begin += tensor.shape[axis]
     return pieces
+
+
+def _lookup_of(call: OperatorCall, values: TensorValues) -> Lookup:
+    """Return the lookup of a gathering operator; for `gather` and `take` a row is one element.
+
+    Args:
+        call: the operator; its first tensor is the table.
+        values: knowledge about the values of indices.
+    """
+    name, args, table, out = call.name, call.args, call.operands[0], call.results[0]
+    if "embedding" in name or name == "index_select":
+        axis, index = (args[1] % max(1, table.dim()), args[2]) if name == "index_select" else (0, args[1])
+        rows = table.shape[axis] if table.dim() else 1
+        positions = torch.unique(index).long() if values.is_known(index) else None
+        return Lookup(rows, index.numel(), positions, (axis,))
+    if name == "index":
+        return _index_lookup(args[1], table, out, values)
+    if name == "take" or not table.dim():
+        return Lookup(table.numel(), out.numel(), None, (-1,))
+    size, count = table.shape[args[1]], out.shape[args[1]]
+    lanes, used_lanes = table.numel() // max(1, size), out.numel() // max(1, count)
+    return Lookup(size, count, None, (-1, args[1]), min(1.0, used_lanes / max(1, lanes)))
+
+
+def _index_lookup(
+    indices: Sequence[torch.Tensor | None], table: torch.Tensor, out: torch.Tensor, values: TensorValues
+) -> Lookup:
+    """Return the lookup of `table[i, :, j]`; a mask indexes as many axes as it has."""
+    indexed = [(axis, index) for axis, index in enumerate(indices) if index is not None]
+    if len(indexed) == 1 and indexed[0][1].dtype is torch.bool:
+        axis, mask = indexed[0]
+        axes = tuple(range(axis, axis + mask.dim()))
+        positions = torch.nonzero(mask.flatten()).flatten() if values.is_known(mask) else None
+        rows = mask.numel()
+    else:
+        axes = tuple(axis for axis, _ in indexed)
+        rows = math.prod(table.shape[axis] for axis in axes)
+        positions = _joint_positions([index for _, index in indexed], [table.shape[axis] for axis in axes], values)
+    return Lookup(rows, out.numel() // max(1, table.numel() // max(1, rows)), positions, axes)
+
+
+def _joint_positions(
+    indices: Sequence[torch.Tensor], sizes: Sequence[int], values: TensorValues
+) -> torch.Tensor | None:
+    """Return the distinct positions in the flattened indexed axes; None if an index is not known."""
+    if not all(values.is_known(index) and index.dtype is not torch.bool for index in indices):
+        return None
+    joint = torch.zeros((), dtype=torch.int64)
+    for index, size in zip(indices, sizes, strict=True):
+        joint = joint * size + index.long() % max(1, size)
+    unique: torch.Tensor = torch.unique(joint)
+    return unique

@@ -61,7 +61,6 @@ class Lookup:
 class Step:
     """One executed operator."""
 
-    name: str
     kind: Kind
     reads: tuple[StridedView, ...]
     writes: tuple[StridedView, ...]

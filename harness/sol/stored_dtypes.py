@@ -14,14 +14,12 @@ import torch
 
 from harness.sol.arguments import Untyped
 from harness.sol.element_regions import storage_of
+from harness.sol.hardware import WIDTHS
 
 CONSTANT = "constant"
 """Dtype of values that a reference creates without its inputs; they get the dtype of the other operand."""
 FOUR_BITS = "float4_e2m1fn_x2"
-_WIDTHS = {
-    CONSTANT: 0, FOUR_BITS: 4, "int8": 8, "float8_e4m3fn": 8, "float8_e5m2": 8, "bfloat16": 16, "float16": 16,
-    "float32": 32, "float64": 64,
-}  # fmt: skip
+_WIDTHS = {CONSTANT: 0, **WIDTHS}
 _LOOKUPS = {"index", "index_select", "embedding", "gather", "take"}
 _TABLE_BITS = ((16, FOUR_BITS), (256, "int8"))
 """(largest number of entries of a lookup table, dtype of the codes that select them)."""
@@ -73,8 +71,7 @@ class StoredDtypes:
         """Return the stored dtype of a tensor's values, never wider than its own."""
         stored, name = self._of.get(storage_of(tensor)), dtype_name(tensor)
         if not tensor.is_floating_point():
-            bits = stored.bits if stored and stored.bits <= _bits_of(tensor) else _bits_of(tensor)
-            own_dtype = _integer_dtype(bits)
+            own_dtype = _integer_dtype(self._bits(tensor))
             return own_dtype if stored is None or _WIDTHS[own_dtype] < _WIDTHS[stored.dtype] else stored.dtype
         if stored is None:
             return CONSTANT
@@ -91,13 +88,12 @@ class StoredDtypes:
             operands: tensors among its arguments.
             results: tensors that it returned.
         """
+        if not operands:
+            return
         name = name.removesuffix("_") if not name.startswith("_") else name
-        table = operands[0] if name in _LOOKUPS and operands else None
-        sources = (
-            [table]
-            if table is not None
-            else [tensor for tensor in operands if tensor.dtype is not torch.bool] or operands
-        )
+        table = operands[0] if name in _LOOKUPS else None
+        numbers = [tensor for tensor in operands if tensor.dtype is not torch.bool]
+        sources = [table] if table is not None else numbers or operands
         dtype, values, bits = CONSTANT, 0, 1
         for operand in sources:
             count = self._values(operand)
@@ -112,14 +108,11 @@ class StoredDtypes:
             dtype = next((code_dtype for entries, code_dtype in _TABLE_BITS if table.numel() <= entries), dtype)
         dtype = self._quantised(name, args, operands, dtype)
         bits = _result_bits(name, args, operands, bits)
+        is_clamped = name == "clamp" and self._is_integral(operands[0])
+        integral = is_clamped or name in {"round", "floor", "ceil", "trunc"}
         for tensor in results:
-            if not sources and not operands:
-                continue
             count = tensor.numel() if table is not None else min(tensor.numel(), max(total, values))
-            integral = name in {"round", "floor", "ceil", "trunc"} or (
-                name == "clamp" and self._is_integral(operands[0])
-            )
-            self._of[storage_of(tensor)] = _Stored(dtype, count, min(bits, _bits_of(tensor)), is_integral=integral)
+            self._of[storage_of(tensor)] = _Stored(dtype, count, min(bits, _bits_of(tensor)), integral)
 
     def _values(self, tensor: torch.Tensor) -> int:
         distinct = 1
@@ -138,11 +131,11 @@ class StoredDtypes:
 
     def _quantised(self, name: str, args: Sequence[Untyped], operands: Sequence[torch.Tensor], dtype: str) -> str:
         """Return the stored dtype of rounded values between two bounds, which are integers of few bits."""
-        if name != "clamp" or len(args) < 3 or not self._is_integral(operands[0]):
+        bounds = args[1:3]
+        is_bounded = len(bounds) == 2 and all(isinstance(bound, int | float) for bound in bounds)
+        if name != "clamp" or not is_bounded or not self._is_integral(operands[0]):
             return dtype
-        if not all(isinstance(bound, int | float) for bound in args[1:3]):
-            return dtype
-        quantised = _integer_dtype(int(args[2] - args[1]).bit_length())
+        quantised = _integer_dtype(int(bounds[1] - bounds[0]).bit_length())
         return quantised if _WIDTHS[quantised] < _WIDTHS[dtype] else dtype
 
 
@@ -173,10 +166,6 @@ def _result_bits(name: str, args: Sequence[Untyped], operands: Sequence[torch.Te
     return after.get(_SAME.get(name, name), bits)
 
 
-_SAME = {
-    "__and__": "bitwise_and",
-    "__rshift__": "bitwise_right_shift",
-    "__lshift__": "bitwise_left_shift",
-    "fmod": "remainder",
-}
+_SAME = {"__and__": "bitwise_and", "__rshift__": "bitwise_right_shift", "__lshift__": "bitwise_left_shift",
+         "fmod": "remainder"}  # fmt: skip
 """Other names of the same operators."""

@@ -106,13 +106,7 @@ class TensorValues:
         everything: give values to all tensors, for references that do not run otherwise.
     """
 
-    def __init__(
-        self,
-        limits: AnalysisLimits,
-        *,
-        known_floats: int = _KNOWN_FLOATS,
-        everything: bool = False,
-    ) -> None:
+    def __init__(self, limits: AnalysisLimits, *, known_floats: int = _KNOWN_FLOATS, everything: bool = False) -> None:
         self.limits = limits
         self._known_floats = known_floats
         self._everything = everything
@@ -161,40 +155,24 @@ class TensorValues:
                     self.invent(tensor)
         return out
 
-    def _with_values(
-        self,
-        func: Untyped,
-        args: Untyped,
-        kwargs: Untyped,
-        tensors: list[torch.Tensor],
-    ) -> Untyped:
+    def _with_values(self, func: Untyped, args: Untyped, kwargs: Untyped, tensors: list[torch.Tensor]) -> Untyped:
         kwargs = _on(kwargs, "cpu")
         packet = func._overloadpacket  # noqa: SLF001
-        name, product = packet.__name__, is_product(packet)
-        if not is_view(func):
-            shape = _shape_of(func, args, kwargs)
-            if shape is not None:
-                self._admit(shape)
-                if product:
-                    results = tensors_in(shape)
-                    self.limits.work(product_operations(OperatorCall(name, packet, args, kwargs, tensors, results)))
+        results = [] if is_view(func) else tensors_in(_shape_of(func, args, kwargs))
+        self.limits.take(sum(tensor.nbytes for tensor in results))
+        if results and is_product(packet):
+            call = OperatorCall(packet.__name__, packet, args, kwargs, tensors, results)
+            self.limits.work(product_operations(call))
         return func(*args, **kwargs)
-
-    def _admit(self, shape: Untyped) -> None:
-        """Add the memory of results that are not views."""
-        self.limits.take(sum(tensor.numel() * tensor.element_size() for tensor in tensors_in(shape)))
 
     def _created(self, func: Untyped, args: Untyped, kwargs: Untyped, name: str) -> Untyped:
         """Return a tensor that does not depend on values of others."""
-        plain = with_tensors(args, _to_meta)
-        out = func(*plain, **_on(with_tensors(kwargs, _to_meta), "meta"))
-        if not isinstance(out, torch.Tensor):
-            return out
-        if out.numel() > self._max_known_elements(out.dtype):
+        out = _without_data(func, args, kwargs)
+        if not isinstance(out, torch.Tensor) or out.numel() > self._max_known_elements(out.dtype):
             return out
         if name in _FILLED_LIKE:
             return torch.full(out.shape, _FILLED_LIKE[name], dtype=out.dtype)
-        self.limits.take(out.numel() * out.element_size())
+        self.limits.take(out.nbytes)
         self.randomness |= name.startswith(_RANDOM)
         return func(*args, **_on(kwargs, "cpu"))
 
@@ -203,28 +181,28 @@ class TensorValues:
 
     def _small(self, func: Untyped, args: Untyped, kwargs: Untyped, tensors: list[torch.Tensor], name: str) -> Untyped:
         """Execute an operator of tensors with values; a large result has no values."""
-        elements = sum(tensor.numel() for tensor in tensors)
-        floats = any(_is_float(tensor) for tensor in tensors)
+        has_floats = any(_is_float(tensor) for tensor in tensors)
+        max_elements = self._known_floats if has_floats else _SIZE_CHECK_ELEMENTS
+        is_large = sum(tensor.numel() for tensor in tensors) > max_elements
         product = is_product(func._overloadpacket)  # noqa: SLF001
-        is_large = elements > (_SIZE_CHECK_ELEMENTS if not floats else self._known_floats)
         if product or is_large or name in _GROWING or _may_grow(tensors):
             shape = _shape_of(func, args, kwargs)
             if isinstance(shape, torch.Tensor) and not is_view(func) and changed_argument(func) is None:
                 if shape.numel() > self._max_known_elements(shape.dtype) or (product and _is_float(shape)):
                     return shape
-                self.limits.take(shape.numel() * shape.element_size())
+                self.limits.take(shape.nbytes)
         self.randomness |= name.startswith(_RANDOM)
         out = func(*args, **_on(kwargs, "cpu"))
         if not is_view(func):
-            self.limits.take(sum(tensor.numel() * tensor.element_size() for tensor in tensors_in(out)))
+            self.limits.take(sum(tensor.nbytes for tensor in tensors_in(out)))
         return out
 
     def _without_values(self, func: Untyped, args: Untyped, kwargs: Untyped, name: str) -> Untyped:
         """Execute an operator with a tensor that has no values."""
-        if name == "_local_scalar_dense":
-            return _placeholder_number(args[0].dtype)
+        if name == "_local_scalar_dense":  # a placeholder of the unknown number
+            return False if args[0].dtype is torch.bool else 1.0 if args[0].is_floating_point() else 0
         args = _with_positions(args) if name in _BY_MASK else args
-        out = func(*with_tensors(args, _to_meta), **_on(with_tensors(kwargs, _to_meta), "meta"))
+        out = _without_data(func, args, kwargs)
         changed = changed_argument(func)
         if changed is not None:
             target = args[changed]
@@ -239,7 +217,7 @@ class TensorValues:
         """Return positions of ordered unknown values: those of the existing order."""
         if _is_float(leaf) or leaf.dtype is torch.bool or leaf.numel() > _KNOWN_INTEGERS:
             return leaf
-        self.limits.take(leaf.numel() * leaf.element_size())
+        self.limits.take(leaf.nbytes)
         if _ORDERING[name] and leaf.dim():
             order = torch.arange(leaf.shape[-1], dtype=leaf.dtype)
             return self.invent(order.expand(leaf.shape).contiguous())
@@ -249,11 +227,6 @@ class TensorValues:
 def max_known_elements(dtype: torch.dtype) -> int:
     """Return the largest number of elements of a tensor of integers or booleans with values."""
     return _KNOWN_MASKS if dtype is torch.bool else _KNOWN_INTEGERS
-
-
-def _placeholder_number(dtype: torch.dtype) -> float | int | bool:
-    """Return the placeholder of an unknown number."""
-    return False if dtype is torch.bool else 1.0 if dtype.is_floating_point else 0
 
 
 def _is_float(tensor: torch.Tensor) -> bool:
@@ -275,13 +248,18 @@ def _on(kwargs: Mapping[str, Untyped], device: str) -> dict[str, Untyped]:
     }
 
 
+def _without_data(func: Untyped, args: Untyped, kwargs: Untyped) -> Untyped:
+    """Return the result of an operator on meta tensors."""
+    return func(*with_tensors(args, _to_meta), **_on(with_tensors(kwargs, _to_meta), "meta"))
+
+
 def _shape_of(func: Untyped, args: Untyped, kwargs: Untyped) -> Untyped:
     """Return the result without values; None if torch needs values for it, or its shape depends on them.
 
     Torch raises NotImplementedError or RuntimeError when an operator needs a value that a meta tensor does not have.
     """
     try:
-        return func(*with_tensors(args, _to_meta), **_on(with_tensors(kwargs, _to_meta), "meta"))
+        return _without_data(func, args, kwargs)
     except (NotImplementedError, RuntimeError):
         return None
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -30,19 +30,19 @@ _Tensors = list[torch.Tensor]
 class Trace:
     """Work on which the outputs of one run of a reference depend."""
 
-    products: Counter[tuple[str, str]] = field(default_factory=Counter)
+    products: Counter[tuple[str, str]]
     """Floating-point operations of matrix products and convolutions, by the stored dtypes of their operands."""
-    elementwise: Counter[str] = field(default_factory=Counter)
+    elementwise: Counter[str]
     """Other floating-point operations, by stored dtype."""
-    read_bytes: dict[str, int] = field(default_factory=dict)
+    read_bytes: dict[str, int]
     """Input -> bytes on which the outputs depend."""
-    written_bytes: dict[str, int] = field(default_factory=dict)
+    written_bytes: dict[str, int]
     """Input that is updated in place -> bytes that are written."""
-    proved_bytes: dict[str, int] = field(default_factory=dict)
+    proved_bytes: dict[str, int]
     """Input -> bytes that provably every implementation of the same outputs must read."""
-    is_random: bool = False
+    is_random: bool
     """The trace depends on random values."""
-    steps: int = 0
+    steps: int
     """Number of executed operators."""
 
 
@@ -77,9 +77,7 @@ def trace(
         recorder.recording.set_visible_share(tensors[name], share)
     with torch.no_grad(), recorder, _Functions(recorder):
         returned = run(*inputs.values())
-    result = recorder.result(tensors_in(returned))
-    result.is_random, result.steps = source.has_random_values, len(recorder.recording.steps)
-    return result
+    return recorder.result(tensors_in(returned), is_random=source.has_random_values)
 
 
 class _OperationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -87,7 +85,6 @@ class _OperationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.values = values
         self.recording = StepRecording(values)
-        self.inputs = dict(inputs)
         self.views = {name: view_of(tensor) for name, tensor in inputs.items()}
         self.regions = {name: ElementRegion(view.storage_bytes) for name, view in self.views.items()}
         self.storages = {view.storage: name for name, view in self.views.items()}
@@ -128,10 +125,9 @@ class _OperationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return  # a view despite its schema, such as `_unsafe_view`
         sources = self.sources(operands)
         if name == "clone" and storage_of(operands[0]) in self.updated and self.is_unchanged(operands[0]):
-            self.updated[storage_of(results[0])] = self.updated[
-                storage_of(operands[0])
-            ]  # the output has this input's content
-            self.origins[storage_of(results[0])] = sources
+            copy = storage_of(results[0])
+            self.updated[copy] = self.updated[storage_of(operands[0])]  # the output has this input's content
+            self.origins[copy] = sources
             self.recording.dtypes.record(name, args, operands, results)
             return
         self.prove(name, operands)
@@ -140,7 +136,7 @@ class _OperationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return
         if name in SELECTING or _has_boolean_choice(operands, results):
             chosen_from = [tensor for position, tensor in enumerate(operands) if not _selects(position, tensor)]
-            self.partial |= frozenset[str]().union(*(self.origin(tensor) for tensor in chosen_from))
+            self.partial |= self.sources(chosen_from)
         for tensor in results:
             self.origins[storage_of(tensor)] = self.origins.get(storage_of(tensor), frozenset()) | sources
         step = self.recording.step(OperatorCall(name, packet, args, kwargs, operands, results, changes))
@@ -159,8 +155,8 @@ class _OperationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def origin(self, tensor: torch.Tensor) -> frozenset[str]:
         """Return the input that a tensor is, and the inputs from which it was computed."""
         storage = storage_of(tensor)
-        itself = {self.storages[storage]} if storage in self.storages else set[str]()
-        return self.origins.get(storage, frozenset()) | itself
+        itself = [self.storages[storage]] if storage in self.storages else []
+        return self.origins.get(storage, frozenset()).union(itself)
 
     def prove(self, name: str, operands: _Tensors) -> None:
         """Mark the elements of inputs that an operator reads independently of values; none of an indexed table."""
@@ -181,18 +177,8 @@ class _OperationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             else:
                 self.writes[source].add(view)
 
-    def attention(
-        self,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        mask: torch.Tensor | None,
-        out: torch.Tensor,
-        *,
-        causal: bool,
-    ) -> None:
-        """Record a fused attention."""
-        operands = [query, key, value, *([mask] if mask is not None else [])]
+    def attention(self, operands: _Tensors, out: torch.Tensor, *, causal: bool) -> None:
+        """Record a fused attention of a query, a key, a value, and a mask if there is one."""
         self.alive += [*operands, out]
         sources = self.sources(operands)
         self.prove("attention", operands)
@@ -200,7 +186,7 @@ class _OperationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.origins[storage_of(out)] = sources
         self.recording.attention(operands, out, causal=causal)
 
-    def result(self, outputs: _Tensors) -> Trace:
+    def result(self, outputs: _Tensors, *, is_random: bool) -> Trace:
         """Return the trace of a run that returned `outputs`."""
         returned = [view_of(tensor) for tensor in outputs if storage_of(tensor) not in self.updated] + self.scalar_reads
         updated = frozenset(self.updated)
@@ -209,12 +195,16 @@ class _OperationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         likely = certain = with_all.run(steps, returned, self.views)
         if with_all.has_unknown_masks:
             certain = Liveness(unknown_share=0.0, updated=updated).run(steps, returned, self.views)
-        result = Trace(products=certain.products, elementwise=certain.elementwise, read_bytes=likely.read)
-        for name, region in self.regions.items():
-            result.proved_bytes[name] = 0 if name in self.partial else min(region.count(), certain.read[name])
-        for name, region in self.writes.items():
-            result.written_bytes[name] = min(region.count() + self.scattered[name], region.bytes)
-        return result
+        written_bytes = {
+            name: min(region.count() + self.scattered[name], region.bytes) for name, region in self.writes.items()
+        }
+        proved_bytes = {
+            name: 0 if name in self.partial else min(region.count(), certain.read[name])
+            for name, region in self.regions.items()
+        }
+        return Trace(
+            certain.products, certain.elementwise, likely.read, written_bytes, proved_bytes, is_random, len(steps)
+        )
 
 
 class _Functions(TorchFunctionMode):
@@ -241,10 +231,10 @@ class _Functions(TorchFunctionMode):
         if func is not torch.nn.functional.scaled_dot_product_attention:
             return func(*args, **kwargs)
         arguments = dict(zip(_ATTENTION_ARGUMENTS, args, strict=False)) | kwargs
-        query, key, value = (arguments[name] for name in _ATTENTION_ARGUMENTS[:3])
+        operands = tensors_in([arguments.get(name) for name in _ATTENTION_ARGUMENTS[:4]])
+        query, _, value = operands[:3]
         out = torch.zeros((*query.shape[:-1], value.shape[-1]), dtype=query.dtype)
-        causal = bool(arguments.get("is_causal"))
-        self.recorder.attention(query, key, value, arguments.get("attn_mask"), out, causal=causal)
+        self.recorder.attention(operands, out, causal=bool(arguments.get("is_causal")))
         return out
 
 
@@ -260,9 +250,8 @@ def _is_device(value: Untyped) -> bool:
 
 def _has_boolean_choice(operands: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> bool:
     """Return true for arithmetic with a mask, which can make elements of the other operands irrelevant."""
-    return any(tensor.dtype is torch.bool for tensor in operands) and any(
-        tensor.is_floating_point() for tensor in results
-    )
+    has_mask = any(tensor.dtype is torch.bool for tensor in operands)
+    return has_mask and any(tensor.is_floating_point() for tensor in results)
 
 
 def _selects(position: int, tensor: torch.Tensor) -> bool:

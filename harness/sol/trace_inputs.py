@@ -33,7 +33,7 @@ class TraceInputs:
         self._roots = [root for root in (problem.directory, problem.data_root) if root is not None]
         self._limits = limits
         self._sizes = problem.sizes(workload)
-        self.invented: frozenset[str] = frozenset()
+        self.invented: set[str] = set()
         """Inputs whose values are placeholders."""
         self.visible_shares: dict[str, float] = {}
         """Float input -> share of its elements that are not hidden from a softmax, if it is known."""
@@ -48,7 +48,7 @@ class TraceInputs:
     def without_values(self) -> dict[str, Untyped]:
         """Return meta tensors and scalars; integers of files have their values, and small random ones are zeros."""
         inputs: dict[str, Untyped] = {}
-        invented = set()
+        self.invented = set()
         for name, spec in self._problem.definition.inputs.items():
             source = self._workload.inputs.get(name)
             dtype, shape = _torch_dtype(spec.dtype), self._problem.shape(spec, self._sizes)
@@ -60,10 +60,9 @@ class TraceInputs:
             elif needs_values and math.prod(shape) <= _INVENTED_ELEMENTS:
                 self._limits.take(math.prod(shape) * dtype.itemsize)
                 inputs[name] = torch.zeros(shape, dtype=dtype)
-                invented.add(name)
+                self.invented.add(name)
             else:
                 inputs[name] = torch.empty(shape, dtype=dtype, device="meta")
-        self.invented = frozenset(invented)
         return inputs
 
     def with_values(self) -> dict[str, Untyped]:
@@ -73,6 +72,7 @@ class TraceInputs:
             LimitReachedError: the inputs are too large.
         """
         inputs: dict[str, Untyped] = {}
+        self.invented = set()
         for name, spec in self._problem.definition.inputs.items():
             source = self._workload.inputs.get(name)
             if isinstance(source, ScalarInput):
@@ -80,13 +80,12 @@ class TraceInputs:
                 continue
             dtype, shape = _torch_dtype(spec.dtype), self._problem.shape(spec, self._sizes)
             self._limits.take(math.prod(shape) * dtype.itemsize)
-            is_from_file = isinstance(source, SafetensorsInput) and not dtype.is_floating_point
-            inputs[name] = self._from_file(source) if is_from_file else _placeholder(shape, dtype)  # type: ignore[arg-type]
-        self.invented = frozenset(
-            name
-            for name, value in inputs.items()
-            if isinstance(value, torch.Tensor) and not isinstance(self._workload.inputs.get(name), SafetensorsInput)
-        )
+            if isinstance(source, SafetensorsInput) and not dtype.is_floating_point:
+                inputs[name] = self._from_file(source)
+            else:
+                inputs[name] = _placeholder(shape, dtype)
+            if not isinstance(source, SafetensorsInput):
+                self.invented.add(name)
         return inputs
 
     def custom(self, make: Untyped, seed: int, *, everything: bool = False) -> dict[str, Untyped]:
@@ -108,11 +107,8 @@ class TraceInputs:
             created = make({**self._sizes, **scalars}, torch.device("cpu"))
         self.has_random_values = values.randomness
         inputs = {name: created[name] if name in created else scalars[name] for name in self._problem.definition.inputs}
-        self.invented = frozenset(
-            name
-            for name, value in inputs.items()
-            if isinstance(value, torch.Tensor) and not value.is_meta and not values.is_known(value)
-        )
+        tensors = {name: value for name, value in inputs.items() if isinstance(value, torch.Tensor)}
+        self.invented = {name for name, value in tensors.items() if not value.is_meta and not values.is_known(value)}
         return inputs if everything else {name: self._without_floats(name, value) for name, value in inputs.items()}
 
     def _without_floats(self, name: str, value: Untyped) -> Untyped:

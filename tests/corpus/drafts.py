@@ -5,19 +5,14 @@ from __future__ import annotations
 from functools import cache
 
 from harness.corpus.architectures import build_model, quiet_libraries, resolve_architecture
-from harness.corpus.candidates import FIRST_SIZES, SECOND_SIZES, CandidateModule, candidate_modules
-from harness.corpus.captures import record_calls
+from harness.corpus.candidates import CandidateModule
 from harness.corpus.draft import ProblemDraft, draft_problem
 from harness.corpus.exporting import export_module
-
-SIZES = (FIRST_SIZES, SECOND_SIZES)
 
 
 @cache
 def candidates(factory: str) -> tuple[CandidateModule, ...]:
-    model = build_model(resolve_architecture(f"tests.corpus.small_modules:{factory}"), SIZES)
-    first, second = (record_calls(model.module, model.arguments[sizes]) for sizes in SIZES)
-    return tuple(candidate_modules(first, second))
+    return build_model(resolve_architecture(f"tests.corpus.small_modules:{factory}")).candidates
 
 
 @cache

@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 
 from harness.corpus.architectures import quiet_libraries
-from harness.corpus.backward_problems import backward_drafts
+from harness.corpus.backward import backward_drafts
 from harness.corpus.draft import ProblemDraft, draft_problem
 from harness.corpus.errors import SkippedError
 from tests.corpus.drafts import draft
@@ -76,6 +76,6 @@ def test_wrong_gradients_are_refused(right: str, wrong: str, reason: str, monkey
         assert drafted.reference.count(right) == 1
         return dataclasses.replace(drafted, reference=drafted.reference.replace(right, wrong))
 
-    monkeypatch.setattr("harness.corpus.backward_problems.draft_problem", mutated)
+    monkeypatch.setattr("harness.corpus.backward.draft_problem", mutated)
     with quiet_libraries(), pytest.raises(SkippedError, match=reason):
         next(backward_drafts(draft("gated_block"), NAMES))

@@ -12,12 +12,11 @@ import torch.nn.functional as F  # noqa: N812 - torch's own habit
 from click.testing import CliRunner
 
 from harness.cli.problem_commands.problems import problems
-from harness.corpus.deep_check.check_problem import DeepFindings, deep_check
+from harness.corpus.deep_check.check_problem import DeepFindings, deep_check, licence_objection
 from harness.corpus.deep_check.duplicates import duplicates
 from harness.corpus.deep_check.exceptions import FILE, read_exceptions
 from harness.corpus.deep_check.honest import honest_implementations
-from harness.corpus.deep_check.licences import licence_objection
-from harness.corpus.deep_check.original_module import OriginalModules
+from harness.corpus.deep_check.original_module import compare_with_module
 from harness.corpus.deep_check.outputs_and_inputs import output_failures
 from harness.corpus.deep_check.report import report_on
 from harness.corpus.deep_check.small_judge import LEAST_SHAPES, allowed_axes
@@ -43,7 +42,6 @@ SAMPLE = (
     "quantised/quantise_nvfp4",
     "starter/rmsnorm_h4096",
 )
-ORIGINALS = OriginalModules()
 
 REFERENCE = """\
 import torch
@@ -93,7 +91,7 @@ def survivors(findings: DeepFindings) -> set[str]:
 
 
 def test_every_kind_of_mutant_is_made_and_killed(tmp_path: Path) -> None:
-    findings = deep_check(make_problem(tmp_path), None)
+    findings = deep_check(make_problem(tmp_path), modules=False)
     assert findings.failures == []
     assert findings.verdicts.refusals == ()
     assert findings.verdicts.note is None
@@ -114,7 +112,7 @@ def test_every_kind_of_mutant_is_made_and_killed(tmp_path: Path) -> None:
 
 
 def test_a_wrong_epsilon_shows_in_small_inputs_only(tmp_path: Path) -> None:
-    findings = deep_check(make_problem(tmp_path), None)
+    findings = deep_check(make_problem(tmp_path), modules=False)
     details = {item.name: item.detail for item in findings.verdicts.mutants if item.kind == "wrong epsilon"}
     assert details["10 times at line 8 (1e-05)"].startswith("small: ")
     assert details["zero at line 8 (1e-05)"].startswith("small: ")
@@ -125,7 +123,9 @@ def test_a_loose_tolerance_lets_mutants_survive_and_fails(tmp_path: Path) -> Non
     reference = REFERENCE.replace(
         "F.linear(normed, weight, bias)", "F.linear(normed, weight, bias).to(torch.float8_e4m3fn)"
     )
-    loose = deep_check(make_problem(tmp_path / "a", reference=reference, dtype="float8_e4m3fn", max_atol=50.0), None)
+    loose = deep_check(
+        make_problem(tmp_path / "a", reference=reference, dtype="float8_e4m3fn", max_atol=50.0), modules=False
+    )
     assert {
         "skipped input: bias",
         "last row: y zero",
@@ -135,14 +135,15 @@ def test_a_loose_tolerance_lets_mutants_survive_and_fails(tmp_path: Path) -> Non
     report = report_on(loose, read_exceptions(tmp_path), ())
     assert any(failure.startswith("a mutant survives: last row: y zero") for failure in report.failures)
     tight = deep_check(
-        make_problem(tmp_path / "b", reference=reference, dtype="float8_e4m3fn", max_atol=0.07, max_rtol=0.14), None
+        make_problem(tmp_path / "b", reference=reference, dtype="float8_e4m3fn", max_atol=0.07, max_rtol=0.14),
+        modules=False,
     )
     assert not {"skipped input: bias", "last row: y zero"} & survivors(tight)
 
 
 def test_a_tolerance_that_refuses_honest_implementations_fails(tmp_path: Path) -> None:
     tolerance: dict[str, Any] = {"max_atol": 1e-6, "max_rtol": 1e-6, "required_matched_ratio": 1.0}
-    findings = deep_check(make_problem(tmp_path, **tolerance), None)
+    findings = deep_check(make_problem(tmp_path, **tolerance), modules=False)
     assert {item.implementation for item in findings.verdicts.refusals} >= {"float32 inside"}
     failures = report_on(findings, read_exceptions(tmp_path), ()).failures
     assert any(failure.startswith("an honest implementation is refused: honest float32") for failure in failures)
@@ -150,13 +151,13 @@ def test_a_tolerance_that_refuses_honest_implementations_fails(tmp_path: Path) -
 
 def test_an_input_without_effect_and_a_constant_output_are_found(tmp_path: Path) -> None:
     unused = REFERENCE.replace("F.linear(normed, weight, bias)", "F.linear(normed, weight)")
-    findings = deep_check(make_problem(tmp_path / "a", reference=unused), None)
+    findings = deep_check(make_problem(tmp_path / "a", reference=unused), modules=False)
     assert findings.failures == ["the input `bias` does not matter: no output changes with it"]
     constant = REFERENCE.replace("F.linear(normed, weight, bias)", "F.linear(normed, weight, bias) * 0 + 1")
-    findings = deep_check(make_problem(tmp_path / "b", reference=constant), None)
+    findings = deep_check(make_problem(tmp_path / "b", reference=constant), modules=False)
     assert "output `y` is constant, at rows=7" in findings.failures
     infinite = REFERENCE.replace("F.linear(normed, weight, bias)", "F.linear(normed, weight, bias) / 0")
-    findings = deep_check(make_problem(tmp_path / "c", reference=infinite), None)
+    findings = deep_check(make_problem(tmp_path / "c", reference=infinite), modules=False)
     assert "an output is not finite at rows=1" in findings.failures
 
 
@@ -189,7 +190,7 @@ def test_constraints_that_exclude_the_usual_sizes_leave_those_of_the_small_profi
 
 
 def test_a_reference_that_raises_is_a_failure_and_no_crash(tmp_path: Path) -> None:
-    findings = deep_check(make_problem(tmp_path, reference=REFERENCE.replace("F.linear", "F.linearly")), None)
+    findings = deep_check(make_problem(tmp_path, reference=REFERENCE.replace("F.linear", "F.linearly")), modules=False)
     assert any("linearly" in failure for failure in findings.failures)
 
 
@@ -201,7 +202,7 @@ def test_an_input_that_cancels_is_indistinguishable(tmp_path: Path) -> None:
         "    offset = (scores.float() @ bias.float())[:, None].to(x.dtype)\n"
         "    return torch.softmax(scores + offset, dim=-1)",
     )
-    findings = deep_check(make_problem(tmp_path, reference=reference, max_atol=1e-3), None)
+    findings = deep_check(make_problem(tmp_path, reference=reference, max_atol=1e-3), modules=False)
     fates = {item.name: item.fate for item in findings.verdicts.mutants if item.kind == "skipped input"}
     assert fates["bias"] == "indistinguishable"
     assert fates["norm_weight"] == "killed"
@@ -272,9 +273,9 @@ def test_library_baselines_that_need_torch_alone_are_judged_too(tmp_path: Path) 
     baselines.mkdir()
     (baselines / "absent.py").write_text(f"import no_such_library\n{REFERENCE}")
     (baselines / "right.py").write_text(REFERENCE)
-    assert deep_check(problem, None).verdicts.refusals == ()
+    assert deep_check(problem, modules=False).verdicts.refusals == ()
     (baselines / "wrong.py").write_text(REFERENCE.replace("1e-5", "1.0"))
-    refusals = deep_check(problem, None).verdicts.refusals
+    refusals = deep_check(problem, modules=False).verdicts.refusals
     assert {refusal.implementation for refusal in refusals} == {"library wrong"}
 
 
@@ -323,7 +324,7 @@ def test_only_permissive_licences_are_accepted(tmp_path: Path) -> None:
 
 def test_exceptions_cover_results_and_stale_ones_are_reported(tmp_path: Path) -> None:
     tolerance: dict[str, Any] = {"max_atol": 1e-6, "max_rtol": 1e-6, "required_matched_ratio": 1.0}
-    findings = deep_check(make_problem(tmp_path, **tolerance), None)
+    findings = deep_check(make_problem(tmp_path, **tolerance), modules=False)
     (tmp_path / FILE).write_text(
         "exceptions:\n"
         "  - result: 'honest *'\n"
@@ -368,14 +369,14 @@ def test_the_command_prints_each_problem_a_summary_and_json(tmp_path: Path, monk
 
 def test_extracted_problems_are_not_compared_without_the_model_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    compared = OriginalModules().compare(load_problem(PROBLEMS / "llm/llama_mlp", key="llm/llama_mlp"))
+    compared = compare_with_module(load_problem(PROBLEMS / "llm/llama_mlp", key="llm/llama_mlp"))
     assert compared.skipped == "the extra `extract` is not installed: python -m pip install 'kernel-harness[extract]'"
-    assert OriginalModules().compare(load_problem(PROBLEMS / "starter/rope_gqa")).skipped == "written by hand"
+    assert compare_with_module(load_problem(PROBLEMS / "starter/rope_gqa")).skipped == "written by hand"
 
 
 @pytest.mark.parametrize("key", SAMPLE)
 def test_a_sample_of_the_shipped_problems_passes(key: str) -> None:
-    _check(key, None)
+    _check(key, modules=False)
 
 
 def _first_word(key: str) -> str:
@@ -386,11 +387,11 @@ def _first_word(key: str) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("key", [pytest.param(key, marks=pytest.mark.xdist_group(_first_word(key))) for key in KEYS])
 def test_every_shipped_problem_passes(key: str) -> None:
-    _check(key, ORIGINALS)
+    _check(key, modules=True)
 
 
-def _check(key: str, originals: OriginalModules | None) -> None:
-    findings = deep_check(load_problem(PROBLEMS / key, key=key), originals)
+def _check(key: str, *, modules: bool) -> None:
+    findings = deep_check(load_problem(PROBLEMS / key, key=key), modules=modules)
     report = report_on(findings, read_exceptions(PROBLEMS), ())
     assert report.failures == ()
     assert report.fates["killed"] > 0

@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
+from harness.corpus.architectures import Architecture
 from harness.corpus.axis_names import constant_names
 from harness.corpus.candidates import FIRST_SIZES, SECOND_SIZES, AxisNames, ModelSizes
-from harness.corpus.checkpoints import ShapeSet, checkpoint_table
+from harness.corpus.checkpoints import Checkpoint, ShapeSet, checkpoint_table
 from harness.corpus.errors import SkippedError
 from harness.corpus.problem_facts import facts_of, kind_of, problem_name
 from harness.corpus.provenance import licence_of
@@ -136,15 +137,8 @@ def test_the_name_of_a_problem_does_not_repeat_words() -> None:
 
 
 def test_the_description_has_model_sizes_and_operations() -> None:
-    text = facts_of(
-        "qwen3",
-        "Qwen3MLP",
-        ["linear", "silu", "linear"],
-        family="llm",
-        dtype="bfloat16",
-        checkpoint="Qwen/Q",
-        like=None,
-    )
+    architecture = Architecture("qwen3", Checkpoint(family="llm", checkpoint="Qwen/Q"))
+    text = facts_of(architecture, "Qwen3MLP", ["linear", "silu", "linear"], "bfloat16")
     assert (text.name, text.op_type, text.tags) == ("qwen3_mlp", "mlp", ("llm", "mlp", "forward", "bfloat16"))
     assert text.description == (
         "Feed-forward block of qwen3 (Qwen3MLP) at the sizes of Qwen/Q, forward, bfloat16: 3 operations, "

@@ -149,9 +149,9 @@ def _number(value: float | None) -> str:
 
 def _check_deep(findings: Sequence[Findings], *, jobs: int, modules: bool, as_json: bool) -> int:
     """Check problems with mutants and honest implementations, print a line for each, and return the exit code."""
+    from harness.corpus.deep_check.check_problem import check_all
     from harness.corpus.deep_check.duplicates import duplicates
     from harness.corpus.deep_check.exceptions import read_exceptions
-    from harness.corpus.deep_check.many_problems import check_all
     from harness.corpus.deep_check.report import line_of, report_on, summary
 
     unreadable = [item for item in findings if item.problem is None]

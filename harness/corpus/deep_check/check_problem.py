@@ -1,21 +1,24 @@
-"""The deep check of one problem (`harness problems check --deep`)."""
+"""The deep check of problems (`harness problems check --deep`), in one process or in several."""
 
 from __future__ import annotations
 
+import multiprocessing
 import time
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
 
-from harness.corpus.deep_check.licences import licence_objection
 from harness.corpus.deep_check.mutants import SKIPPED_INPUT
-from harness.corpus.deep_check.original_module import ModuleComparison, OriginalModules
+from harness.corpus.deep_check.original_module import ModuleComparison, compare_with_module
 from harness.corpus.deep_check.outputs_and_inputs import input_failures, output_failures
 from harness.corpus.deep_check.small_judge import SmallJudge
 from harness.corpus.deep_check.verdicts import Verdicts, verdicts
 from harness.errors import FormatError
+from harness.formats.problem_tags import provenance_in
 from harness.model.problem import Problem
 from harness.sol.roofline import NoBoundError, bounds
 from harness.sol.targets import hardware
@@ -37,25 +40,56 @@ class DeepFindings:
     seconds: float = 0.0
 
 
-def deep_check(problem: Problem, originals: OriginalModules | None) -> DeepFindings:
+def check_all(problems: Sequence[Problem], jobs: int, *, modules: bool = True) -> Iterator[DeepFindings]:
+    """Yield the findings of each problem; with several processes in the order of completion.
+
+    Args:
+        problems: the problems.
+        jobs: number of processes. Each computes in one thread and may need 8 GB for a problem with large weights.
+        modules: compare extracted problems with their original modules.
+    """
+    groups = by_architecture(problems) if modules else [[problem] for problem in problems]
+    if jobs <= 1:
+        for problem in (problem for group in groups for problem in group):
+            yield deep_check(problem, modules=modules)
+        return
+    # A forked process inherits torch's threads in an undefined state.
+    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+        for future in as_completed([pool.submit(_check_group, group, modules) for group in groups]):
+            yield from future.result()
+
+
+def by_architecture(problems: Sequence[Problem]) -> list[list[Problem]]:
+    """Return groups of problems from the same model; a problem written by hand is a separate group."""
+    groups: dict[str, list[Problem]] = defaultdict(list)
+    for problem in problems:
+        groups[str((provenance_in(problem.definition) or {}).get("architecture", problem.key))].append(problem)
+    return list(groups.values())
+
+
+def _check_group(group: Sequence[Problem], modules: bool) -> list[DeepFindings]:
+    return [deep_check(problem, modules=modules) for problem in group]
+
+
+def deep_check(problem: Problem, *, modules: bool) -> DeepFindings:
     """Check a problem at small sizes on the CPU, in one thread.
 
     Args:
         problem: the problem.
-        originals: builds the original models of extracted problems; None to skip the comparison.
+        modules: compare an extracted problem with its original module.
     """
     started_at = time.monotonic()
     findings = DeepFindings(problem.key)
     with _one_thread():
         try:
-            _check(problem, originals, findings)
+            _check(problem, findings, modules=modules)
         except FormatError as error:
             findings.failures.append(error.message)
     findings.seconds = time.monotonic() - started_at
     return findings
 
 
-def _check(problem: Problem, originals: OriginalModules | None, findings: DeepFindings) -> None:
+def _check(problem: Problem, findings: DeepFindings, *, modules: bool) -> None:
     objection = licence_objection(problem)
     if objection is not None:
         findings.failures.append(objection)
@@ -67,12 +101,26 @@ def _check(problem: Problem, originals: OriginalModules | None, findings: DeepFi
     ordinary = judge.draw()
     findings.failures += input_failures(problem, judge.reference, ordinary.inputs, ordinary.expected, killed)
     del ordinary, judge  # frees memory for the module's weights
-    if originals is None:
-        findings.module = ModuleComparison(skipped="--no-modules")
-        return
-    findings.module = originals.compare(problem)
+    findings.module = compare_with_module(problem) if modules else ModuleComparison(skipped="--no-modules")
     if findings.module.failure is not None:
         findings.failures.append(f"the original module: {findings.module.failure}")
+
+
+PERMISSIVE = frozenset({"Apache-2.0", "MIT", "BSD-2-Clause", "BSD-3-Clause", "ISC", "0BSD", "CC0-1.0", "Unlicense"})
+"""SPDX identifiers of licences that permit use, changes and sale of works made from the source."""
+
+
+def licence_objection(problem: Problem) -> str | None:
+    """Return the reason why the licence of a problem's source does not permit redistribution; None if it does."""
+    provenance = provenance_in(problem.definition)
+    if provenance is None:
+        return None
+    licence = str(provenance.get("licence", ""))
+    if not licence:
+        return "`x_provenance` names no licence"
+    if licence.partition(" ")[0] not in PERMISSIVE:
+        return f"the licence `{licence}` of its source is not one of {', '.join(sorted(PERMISSIVE))}"
+    return None
 
 
 def bound_failures(problem: Problem) -> list[str]:

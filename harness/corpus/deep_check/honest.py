@@ -8,24 +8,22 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own habit
-from torch.overrides import TorchFunctionMode
 
+from harness.corpus.deep_check.small_judge import Outputs, OutputsOf
+from harness.corpus.deep_check.torch_calls import Function, InterceptedCalls
 from harness.formats.library_baselines import LibraryBaseline, library_baselines
 from harness.judge.precision import outputs_in
 from harness.judge.reference import Reference, Value, by_name, torch_dtype
+from harness.model.problem import Problem
 
-if TYPE_CHECKING:
-    from harness.corpus.deep_check.small_judge import Outputs, OutputsOf
-    from harness.model.problem import Problem
-
-Function = Callable[..., Any]
 _RUNS_ON_CPUS = frozenset({"torch", *sys.stdlib_module_names})
 
 
@@ -51,13 +49,14 @@ def _library(library: LibraryBaseline, reference: Reference) -> OutputsOf:
     names: dict[str, Any] = {}
     exec(compile(library.source, str(library.file), "exec"), names)  # noqa: S102 - as trusted as the reference
 
-    def outputs(inputs: Sequence[Value]) -> Outputs:
-        arguments = [value.clone() if isinstance(value, torch.Tensor) else value for value in inputs]
-        with torch.no_grad():
-            returned = names["run"](*arguments)
-        return by_name(returned, reference.definition, arguments)
+    return lambda inputs: _outputs(names["run"], reference, inputs)
 
-    return outputs
+
+def _outputs(run: Function, reference: Reference, inputs: Sequence[Value]) -> Outputs:
+    arguments = [value.clone() if isinstance(value, torch.Tensor) else value for value in inputs]
+    with torch.no_grad():
+        returned = run(*arguments)
+    return by_name(returned, reference.definition, arguments)
 
 
 def _in_float32(reference: Reference, inputs: Sequence[Value]) -> Outputs:
@@ -66,26 +65,15 @@ def _in_float32(reference: Reference, inputs: Sequence[Value]) -> Outputs:
 
 
 def _in_another_order(reference: Reference, inputs: Sequence[Value]) -> Outputs:
-    arguments = [value.clone() if isinstance(value, torch.Tensor) else value for value in inputs]
-    with torch.no_grad(), _AnotherOrder():
-        returned = reference.run(*arguments)
-    return by_name(returned, reference.definition, arguments)
+    with InterceptedCalls(_call_in_another_order):
+        return _outputs(reference.run, reference, inputs)
 
 
-class _AnotherOrder(TorchFunctionMode):
-    """Replaces functions that sum by implementations that sum in another order."""
-
-    def __torch_function__(
-        self, func: Function, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:  # noqa: ANN401 - what torch asks for
-        del types
-        named = dict(kwargs or {})
-        replacement = _REPLACEMENTS.get(getattr(func, "__name__", ""))
-        if replacement is not None:
-            returned = replacement(*args, **named)
-            if returned is not None:
-                return returned
-        return func(*args, **named)
+def _call_in_another_order(func: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:  # noqa: ANN401 - as torch returns
+    """Call an implementation that sums in another order than a function of torch, or the function if there is none."""
+    replacement = _REPLACEMENTS.get(getattr(func, "__name__", ""))
+    returned = replacement(*args, **kwargs) if replacement is not None else None
+    return func(*args, **kwargs) if returned is None else returned
 
 
 def _product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor | None:
@@ -134,11 +122,10 @@ def _attention(
     if is_causal:
         causal_mask = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
         scores = scores.masked_fill(~causal_mask, -math.inf)
-    if attn_mask is not None:
-        if attn_mask.dtype == torch.bool:
-            scores = scores.masked_fill(~attn_mask, -math.inf)
-        else:
-            scores = scores + attn_mask.float()
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        scores = scores.masked_fill(~attn_mask, -math.inf)
+    elif attn_mask is not None:
+        scores = scores + attn_mask.float()
     weights = torch.exp(scores - scores.amax(dim=-1, keepdim=True))
     total = weights.sum(dim=-1, keepdim=True)
     return (torch.matmul(weights.to(dtype).float(), v.float()) / total).to(dtype)
@@ -159,14 +146,6 @@ def _layer_norm(
     result = (wide - mean) * torch.rsqrt(variance + eps)
     result = result if weight is None else result * weight.float()
     return (result if bias is None else result + bias.float()).to(x.dtype)
-
-
-def _sum(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor | None:  # noqa: ANN401 - as torch.sum
-    return _reversed(torch.sum, x, *args, **kwargs)
-
-
-def _mean(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor | None:  # noqa: ANN401 - as torch.mean
-    return _reversed(torch.mean, x, *args, **kwargs)
 
 
 def _reversed(func: Function, x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor | None:  # noqa: ANN401
@@ -194,6 +173,6 @@ _REPLACEMENTS: dict[str, Callable[..., torch.Tensor | None]] = {
     "addmm": _addmm,
     F.scaled_dot_product_attention.__name__: _attention,
     "layer_norm": _layer_norm,
-    "sum": _sum,
-    "mean": _mean,
+    "sum": functools.partial(_reversed, torch.sum),
+    "mean": functools.partial(_reversed, torch.mean),
 }

@@ -8,24 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from harness.corpus.deep_check.small_judge import Draw, Outputs
 from harness.corpus.deep_check.source_changes import epsilons, with_epsilon
-from harness.corpus.deep_check.torch_calls import (
-    rounded,
-    square_operands,
-    with_rounded_results,
-    with_transposed,
-)
+from harness.corpus.deep_check.torch_calls import rounded, square_operands, with_rounded_results, with_transposed
 from harness.judge.input_data.roles import Role, purpose_of
 from harness.judge.precision import FACTOR
 from harness.judge.reference import Reference, Value, load_reference, torch_dtype
 from harness.model.problem import Problem, Workload
-
-if TYPE_CHECKING:
-    from harness.corpus.deep_check.small_judge import Draw, Outputs
 
 SKIPPED_INPUT = "skipped input"
 _ONES = frozenset({
@@ -87,25 +80,21 @@ def _skipped_inputs(problem: Problem, workload: Workload, reference: Reference) 
             continue
         role = purpose_of(name, problem.definition, sizes).role
         if torch_dtype(spec.dtype).is_floating_point or role in {Role.MASK, Role.BOOLEAN}:
-            yield _computed(SKIPPED_INPUT, name, _with_input(reference, place, _neutral(1 if role in _ONES else 0)))
+            yield _computed(SKIPPED_INPUT, name, _with_neutral(reference, place, 1 if role in _ONES else 0))
 
 
-def _with_input(reference: Reference, place: int, change: Callable[[Any], Any]) -> Reference:
-    def run(*inputs: Value) -> object:
-        arguments = list(inputs)
-        arguments[place] = change(arguments[place])
-        return reference.run(*arguments)
+def _with_neutral(reference: Reference, place: int, number: int) -> Reference:
+    """Return a reference that replaces the elements of an input by a number."""
+
+    def run(*inputs: Any) -> object:  # noqa: ANN401 - tensors and scalars
+        value = inputs[place]
+        if value.dtype == torch.float4_e2m1fn_x2:
+            neutral = torch.zeros_like(value.view(torch.uint8)).view(value.dtype)
+        else:
+            neutral = torch.full_like(value, number)
+        return reference.run(*inputs[:place], neutral, *inputs[place + 1 :])
 
     return replace(reference, run=run)
-
-
-def _neutral(number: int) -> Callable[[torch.Tensor], torch.Tensor]:
-    def change(value: torch.Tensor) -> torch.Tensor:
-        if value.dtype == torch.float4_e2m1fn_x2:
-            return torch.zeros_like(value.view(torch.uint8)).view(value.dtype)
-        return torch.full_like(value, number)
-
-    return change
 
 
 def _wrong_epsilons(problem: Problem) -> Iterator[Mutant]:

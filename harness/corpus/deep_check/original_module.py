@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import importlib.util
 from collections.abc import Mapping
@@ -10,12 +11,10 @@ from typing import Any
 
 from harness.corpus.architectures import BuiltModel, build_model, quiet_libraries, resolve_architecture
 from harness.corpus.axis_names import constant_names
-from harness.corpus.backward_problems import backward_drafts
-from harness.corpus.candidates import FIRST_SIZES, SECOND_SIZES, CandidateModule, candidate_modules
-from harness.corpus.captures import error_summary, record_calls
+from harness.corpus.backward import backward_drafts
 from harness.corpus.deep_check.small_judge import LEAST_SHAPES
 from harness.corpus.draft import ProblemDraft, draft_problem
-from harness.corpus.errors import SkippedError
+from harness.corpus.errors import SkippedError, error_summary
 from harness.corpus.exporting import export_module
 from harness.corpus.verification import Verified, verify
 from harness.errors import ConfigurationError
@@ -36,75 +35,64 @@ class ModuleComparison:
     """Reason why they were not compared."""
 
 
-class OriginalModules:
-    """Modules of the most recent architecture, built on the meta device from its configuration, without a download."""
+def compare_with_module(problem: Problem) -> ModuleComparison:
+    """Compare a problem with its module; consecutive problems of one architecture share the model."""
+    provenance = provenance_in(problem.definition)
+    if provenance is None or "module" not in provenance or "architecture" not in provenance:
+        return ModuleComparison(skipped="written by hand")
+    missing = _missing_library(provenance)
+    if missing is not None:
+        return ModuleComparison(skipped=missing)
+    try:
+        with quiet_libraries():
+            verified = _verified(problem, provenance)
+    except ConfigurationError as error:
+        return ModuleComparison(skipped=error.message)
+    except SkippedError as error:
+        return ModuleComparison(failure=error.message)
+    except Exception as error:  # noqa: BLE001 - the model library's own code
+        return ModuleComparison(failure=f"it cannot be built or printed: {error_summary(error)}")
+    too_few = verified.shapes < LEAST_SHAPES
+    failure = f"compared at {verified.shapes} shapes only; expected {LEAST_SHAPES}" if too_few else None
+    return ModuleComparison(verified.shapes, failure=failure)
 
-    def __init__(self) -> None:
-        self._name = ""
-        self._model: BuiltModel | None = None
-        self._candidates: tuple[CandidateModule, ...] = ()
 
-    def compare(self, problem: Problem) -> ModuleComparison:
-        """Compare a problem with its module; consecutive problems of one architecture share the model."""
-        provenance = provenance_in(problem.definition)
-        if provenance is None or "module" not in provenance or "architecture" not in provenance:
-            return ModuleComparison(skipped="written by hand")
-        missing = _missing_library(provenance)
-        if missing is not None:
-            return ModuleComparison(skipped=missing)
-        return self._compared(problem, provenance)
+def _verified(problem: Problem, provenance: Mapping[str, Any]) -> Verified:
+    """Check that the module's draft equals the problem, and verify the draft.
 
-    def _compared(self, problem: Problem, provenance: Mapping[str, Any]) -> ModuleComparison:
+    Raises:
+        SkippedError: they differ, or the verification fails.
+        ConfigurationError: the architecture does not exist in the installed libraries.
+    """
+    draft, constants = _forward(provenance)
+    if "backward" not in ((problem.definition.model_extra or {}).get("tags") or ()):
+        _check_same(problem, draft)
+        return verify(draft)
+    last_error = SkippedError("the module gives no backward problem of this form")
+    for _, backward, verified in backward_drafts(draft, constants):
         try:
-            with quiet_libraries():
-                verified = self._verified(problem, provenance)
-        except ConfigurationError as error:
-            return ModuleComparison(skipped=error.message)
+            _check_same(problem, backward)
         except SkippedError as error:
-            return ModuleComparison(failure=error.message)
-        except Exception as error:  # noqa: BLE001 - the model library's own code
-            return ModuleComparison(failure=f"it cannot be built or printed: {error_summary(error)}")
-        too_few = verified.shapes < LEAST_SHAPES
-        failure = f"compared at {verified.shapes} shapes only; expected {LEAST_SHAPES}" if too_few else None
-        return ModuleComparison(verified.shapes, failure=failure)
+            last_error = error
+        else:
+            return verified
+    raise last_error
 
-    def _verified(self, problem: Problem, provenance: Mapping[str, Any]) -> Verified:
-        """Check that the module's draft equals the problem, and verify the draft.
 
-        Raises:
-            SkippedError: they differ, or the verification fails.
-            ConfigurationError: the architecture does not exist in the installed libraries.
-        """
-        draft, constants = self._forward(provenance)
-        if "backward" not in ((problem.definition.model_extra or {}).get("tags") or ()):
-            _check_same(problem, draft)
-            return verify(draft)
-        last_error = SkippedError("the module gives no backward problem of this form")
-        for _, backward, verified in backward_drafts(draft, constants):
-            try:
-                _check_same(problem, backward)
-            except SkippedError as error:
-                last_error = error
-            else:
-                return verified
-        raise last_error
+def _forward(provenance: Mapping[str, Any]) -> tuple[ProblemDraft, dict[int, str]]:
+    architecture, module = str(provenance["architecture"]), str(provenance["module"])
+    model = _built(architecture)
+    constants = constant_names(model.config, module)
+    for candidate in model.candidates:
+        if candidate.path == provenance.get("path", "") and type(candidate.module).__qualname__ == module:
+            return draft_problem(export_module(candidate), constants), constants
+    raise SkippedError(f"{architecture} has no module {module} at its path")
 
-    def _forward(self, provenance: Mapping[str, Any]) -> tuple[ProblemDraft, dict[int, str]]:
-        model, candidates = self._built(str(provenance["architecture"]))
-        constants = constant_names(model.config, str(provenance["module"]))
-        for candidate in candidates:
-            if candidate.path == provenance.get("path", "") and type(candidate.module).__qualname__ == str(
-                provenance["module"]
-            ):
-                return draft_problem(export_module(candidate), constants), constants
-        raise SkippedError(f"{provenance['architecture']} has no module {provenance['module']} at its path")
 
-    def _built(self, name: str) -> tuple[BuiltModel, tuple[CandidateModule, ...]]:
-        if self._model is None or self._name != name:
-            model = build_model(resolve_architecture(name), (FIRST_SIZES, SECOND_SIZES))
-            calls = [record_calls(model.module, model.arguments[sizes]) for sizes in (FIRST_SIZES, SECOND_SIZES)]
-            self._name, self._model, self._candidates = name, model, tuple(candidate_modules(*calls))
-        return self._model, self._candidates
+@functools.lru_cache(maxsize=1)
+def _built(architecture: str) -> BuiltModel:
+    """Return the most recent model, built on the meta device from its configuration, without a download."""
+    return build_model(resolve_architecture(architecture))
 
 
 def _missing_library(provenance: Mapping[str, Any]) -> str | None:

@@ -6,16 +6,10 @@ from collections.abc import Collection, Iterator, Sequence
 
 import torch
 
-from harness.corpus.deep_check.small_judge import (
-    LEAST_SHAPES,
-    SEED,
-    Outputs,
-    allowed_axes,
-    difference,
-    small_workload,
-)
+from harness.corpus.deep_check.small_judge import LEAST_SHAPES, SEED, Outputs, allowed_axes, difference, small_workload
 from harness.corpus.errors import SkippedError
-from harness.corpus.verification import check_degenerate, shown
+from harness.corpus.verification import check_degenerate
+from harness.corpus.workloads import shown
 from harness.judge.correctness import all_finite
 from harness.judge.input_data.inputs import InputSource
 from harness.judge.reference import InvalidReferenceError, Reference, Value
@@ -37,12 +31,10 @@ def output_failures(problem: Problem, reference: Reference) -> list[str]:
     sizes = allowed_axes(problem)
     if len(sizes) < LEAST_SHAPES:
         failures.append(f"its constraints allow {len(sizes)} of the {LEAST_SHAPES} small shapes")
-    drawn: dict[str, Value] = {}
     outputs: Outputs = {}
     for axes in sizes:
         workload = small_workload(problem, axes)
-        drawn = source.draw(workload)
-        outputs = reference.outputs(list(drawn.values()))
+        outputs = reference.outputs(list(source.draw(workload).values()))
         if not all_finite(outputs, workload.tolerance):
             failures.append(f"an output is not finite at {shown(axes)}")
     try:
@@ -77,15 +69,13 @@ def input_failures(
         expected: the reference's outputs for the inputs.
         effective_inputs: names of inputs that affect an output; they are not checked.
     """
-    names = list(problem.definition.inputs)
-    return [
-        f"the input `{names[place]}` does not matter: no output changes with it"
-        for place in range(len(names))
-        if names[place] not in effective_inputs
-        and not any(
-            _changes_outputs(reference, inputs, place, value, expected) for value in _changed_values(inputs[place])
-        )
-    ]
+    failures = []
+    for place, name in enumerate(problem.definition.inputs):
+        values = _changed_values(inputs[place])
+        changes = (_changes_outputs(reference, inputs, place, value, expected) for value in values)
+        if name not in effective_inputs and not any(changes):
+            failures.append(f"the input `{name}` does not matter: no output changes with it")
+    return failures
 
 
 def _changes_outputs(

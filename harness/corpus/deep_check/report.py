@@ -5,19 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from harness.corpus.deep_check.check_problem import DeepFindings
 from harness.corpus.deep_check.exceptions import ExceptionFile
 
-if TYPE_CHECKING:
-    from harness.corpus.deep_check.check_problem import DeepFindings
-
-_FATES = {
-    "killed": "killed",
-    "indistinguishable": "indistinguishable from rounding",
-    "excepted": "excepted",
-    "survived": "survived",
-}
+_FATES = {"killed": "killed", "indistinguishable": "indistinguishable from rounding", "excepted": "excepted",
+          "survived": "survived"}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -34,9 +28,8 @@ class ProblemReport:
     @property
     def fates(self) -> Counter[str]:
         """Number of mutants by result, including `excepted`."""
-        return Counter(
-            "excepted" if item.title in self.excepted else item.fate for item in self.findings.verdicts.mutants
-        )
+        mutants = self.findings.verdicts.mutants
+        return Counter("excepted" if item.title in self.excepted else item.fate for item in mutants)
 
     def as_data(self) -> dict[str, Any]:
         """Return the report as plain data for JSON."""
@@ -64,8 +57,7 @@ def report_on(findings: DeepFindings, exceptions: ExceptionFile, keys_of_graph: 
         exceptions: the exceptions of the directory of problems.
         keys_of_graph: keys of other problems with the same graph.
     """
-    failures = list(findings.failures)
-    failures += [f"the same graph as {key}" for key in keys_of_graph]
+    failures = [*findings.failures, *(f"the same graph as {key}" for key in keys_of_graph)]
     open_results = {
         item.title: f"a mutant survives: {item.title}, {item.detail}"
         for item in findings.verdicts.mutants
@@ -97,14 +89,11 @@ def summary(reports: Sequence[ProblemReport], wall_s: float) -> list[str]:
         reports: one report for each problem.
         wall_s: duration of the check in seconds.
     """
-    fates: Counter[str] = Counter()
-    for report in reports:
-        fates += report.fates
-    skipped = Counter(
-        report.findings.module.skipped for report in reports if report.findings.module.skipped is not None
-    )
+    fates = sum((report.fates for report in reports), Counter[str]())
+    modules = [report.findings.module for report in reports]
+    skipped = Counter(module.skipped for module in modules if module.skipped is not None)
     failing = sum(bool(report.failures) for report in reports)
-    compared = sum(report.findings.module.shapes > 0 for report in reports)
+    compared = sum(module.shapes > 0 for module in modules)
     counts = [f"{fates[fate]} {word}" for fate, word in _FATES.items()]
     lines = [
         f"{len(reports)} problems in {wall_s:.0f} s, {failing} with failures",

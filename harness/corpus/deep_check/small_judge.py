@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from harness.corpus.verification import check_sizes, shown
-from harness.corpus.workloads import axis_size
+from harness.corpus.workloads import axis_size, check_sizes, shown
 from harness.errors import FormatError
 from harness.formats import small_profile
 from harness.judge.checks import WorkloadCheck, WorkloadSets, stress_tolerances
@@ -20,15 +19,7 @@ from harness.judge.input_data.roles import Role, purpose_of
 from harness.judge.precision import Truth, find_truth, relative_error
 from harness.judge.reference import Reference, Value, load_reference
 from harness.model.axes import evaluate_axes, holds
-from harness.model.problem import (
-    CustomInput,
-    Problem,
-    RandomInput,
-    SafetensorsInput,
-    ScalarInput,
-    Tolerance,
-    Workload,
-)
+from harness.model.problem import CustomInput, Problem, RandomInput, ScalarInput, Tolerance, Workload
 
 SEED = 20260101
 _LENGTHS = ((50e6, 19), (200e6, 7), (float("inf"), 3))
@@ -63,7 +54,7 @@ class SmallJudge:
 
     def __init__(self, problem: Problem, axes: Mapping[str, int] | None = None) -> None:
         self.problem = problem
-        self.reference: Reference = load_reference(problem)
+        self.reference = load_reference(problem)
         self.workload = small_workload(problem, small_axes(problem) if axes is None else axes)
         self.source = InputSource(problem, reference=self.reference, seed=SEED)
         sets = WorkloadSets(problem, self.source, self.workload)
@@ -73,11 +64,7 @@ class SmallJudge:
         self._sums = _EqualOutputs()
         self._tolerances: dict[int, tuple[Mapping[str, torch.Tensor], Mapping[str, Tolerance] | None]] = {}
         self._check = WorkloadCheck(
-            self.reference,
-            sets,
-            summed=self._sums,
-            truth_of=self._truth_of,
-            tolerances_of=self._tolerances_of,
+            self.reference, sets, summed=self._sums, truth_of=self._truth_of, tolerances_of=self._tolerances_of
         )
 
     @property
@@ -110,8 +97,7 @@ class SmallJudge:
             draw: the inputs and the expected outputs.
             outputs: outputs of the candidate by name.
         """
-        check = self._check.for_another_candidate()
-        return check.check(draw.inputs, draw.expected, outputs, draw.kind).reason
+        return self._check.for_another_candidate().check(draw.inputs, draw.expected, outputs, draw.kind).reason
 
     def truth(self, draw: Draw) -> Truth | str:
         """Return the float64 outputs for a draw, or the reason for missing ones."""
@@ -262,9 +248,8 @@ def _is_allowed(problem: Problem, axes: Mapping[str, int]) -> bool:
         return False
     # A division that has no remainder in the workloads, such as that by the size of a block, keeps none.
     exact = small_profile.exact_divisions(problem.definition, problem.workloads[0].axes)
-    return exact <= small_profile.exact_divisions(problem.definition, axes) and all(
-        _holds(constraint, sizes) for constraint in problem.definition.constraints
-    )
+    is_exact = exact <= small_profile.exact_divisions(problem.definition, axes)
+    return is_exact and all(_holds(constraint, sizes) for constraint in problem.definition.constraints)
 
 
 def _holds(constraint: str, sizes: Mapping[str, int]) -> bool:
@@ -282,14 +267,12 @@ def small_workload(problem: Problem, axes: Mapping[str, int]) -> Workload:
         axes: size of each variable axis.
     """
     first = problem.workloads[0]
-    inputs: dict[str, RandomInput | ScalarInput | SafetensorsInput | CustomInput] = {
-        name: source_of_input
-        if isinstance(source_of_input, ScalarInput) or source_of_input.type == "custom"
-        else RandomInput(type="random")
-        for name, source_of_input in first.inputs.items()
+    inputs = {
+        name: source if isinstance(source, ScalarInput | CustomInput) else RandomInput(type="random")
+        for name, source in first.inputs.items()
     }
     # The judge's input source caches by the uuid of a workload.
-    return Workload(uuid=f"small {shown(axes)}", axes=dict(axes), inputs=inputs, tolerance=first.tolerance)
+    return first.model_copy(update={"uuid": f"small {shown(axes)}", "axes": dict(axes), "inputs": inputs})
 
 
 OutputsOf = Callable[[Sequence[Value]], Outputs]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,24 +31,30 @@ class SquareOperand:
     function: str
 
 
-class _ProductMode(TorchFunctionMode):
-    """Counts products, and calls `product` with the arguments of each."""
+class InterceptedCalls(TorchFunctionMode):
+    """Calls `handle` with the function, the arguments and the keyword arguments instead of each function of torch."""
 
-    def __init__(self, product: Callable[[int, str, list[Any]], list[Any]]) -> None:
+    def __init__(self, handle: Callable[[Function, Sequence[Any], Mapping[str, Any]], Any]) -> None:
         super().__init__()
-        self._product = product
-        self._calls = 0
+        self._handle = handle
 
     def __torch_function__(
         self, func: Function, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:  # noqa: ANN401 - torch's interface
         del types
+        return self._handle(func, args, kwargs or {})
+
+
+def _with_products(product: Callable[[int, str, list[Any]], list[Any]], run: Callable[[], Any]) -> Any:  # noqa: ANN401
+    """Return the result of a run in which `product` replaces the arguments of each product, by its number and name."""
+    numbers = itertools.count()
+
+    def handle(func: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:  # noqa: ANN401 - as torch returns
         name = getattr(func, "__name__", "")
-        arguments = list(args)
-        if name in _PRODUCTS:
-            arguments = self._product(self._calls, name, arguments)
-            self._calls += 1
-        return func(*arguments, **(kwargs or {}))
+        return func(*(product(next(numbers), name, list(args)) if name in _PRODUCTS else args), **kwargs)
+
+    with InterceptedCalls(handle):
+        return run()
 
 
 def square_operands(run: Callable[[], object]) -> list[SquareOperand]:
@@ -62,8 +69,7 @@ def square_operands(run: Callable[[], object]) -> list[SquareOperand]:
         )
         return args
 
-    with _ProductMode(product):
-        run()
+    _with_products(product, run)
     return operands
 
 
@@ -80,8 +86,7 @@ def with_transposed(operand: SquareOperand, run: Callable[[], Any]) -> Any:  # n
             args[operand.place] = args[operand.place].transpose(-1, -2)
         return args
 
-    with _ProductMode(product):
-        return run()
+    return _with_products(product, run)
 
 
 def _is_square(value: object) -> bool:
@@ -97,23 +102,6 @@ _MOVING = frozenset({
 """Functions that only move data, so that their results are already rounded."""
 
 
-class _RoundingMode(TorchFunctionMode):
-    """Rounds the results of each function with arithmetic."""
-
-    def __init__(self, bits: int) -> None:
-        super().__init__()
-        self._bits = bits
-
-    def __torch_function__(
-        self, func: Function, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:  # noqa: ANN401 - torch's interface
-        del types
-        returned = func(*args, **(kwargs or {}))
-        if getattr(func, "__name__", "") in _MOVING:
-            return returned
-        return _rounded_all(returned, self._bits)
-
-
 def with_rounded_results(bits: int, run: Callable[[], Any]) -> Any:  # noqa: ANN401 - what `run` returns
     """Return the result of a run in which each computed float is rounded.
 
@@ -121,7 +109,12 @@ def with_rounded_results(bits: int, run: Callable[[], Any]) -> Any:  # noqa: ANN
         bits: explicit mantissa bits of the rounded values.
         run: calls the reference.
     """
-    with _RoundingMode(bits):
+
+    def handle(func: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:  # noqa: ANN401 - as torch returns
+        returned = func(*args, **kwargs)
+        return returned if getattr(func, "__name__", "") in _MOVING else _rounded_all(returned, bits)
+
+    with InterceptedCalls(handle):
         return run()
 
 

@@ -71,7 +71,15 @@ class Verdicts:
 class _JudgedMutant:
     mutant: Mutant
     distance: float = 0.0
-    killed: MutantResult | None = None
+    refusal: str | None = None
+    """Inputs and reason of the refusal."""
+
+    @property
+    def result(self) -> MutantResult:
+        is_indistinguishable = self.distance <= self.mutant.rounding_allowed
+        fate: Fate = "killed" if self.refusal else "indistinguishable" if is_indistinguishable else "survived"
+        detail = self.refusal or f"{self.distance:.2g} times the reference's rounding error"
+        return MutantResult(self.mutant.kind, self.mutant.name, fate, detail)
 
 
 def verdicts(judge: SmallJudge, other_outputs: Outputs) -> Verdicts:
@@ -89,11 +97,9 @@ def verdicts(judge: SmallJudge, other_outputs: Outputs) -> Verdicts:
     judged: list[_JudgedMutant] = []
     note = None
     kinds = ("", *judge.stress_cases)
-    if judge.nbytes > _MANY_BYTES:
-        kinds = tuple(kind for kind in kinds if kind in _KINDS_OF_LARGE)
-    for kind in kinds:
+    for kind in kinds if judge.nbytes <= _MANY_BYTES else [kind for kind in kinds if kind in _KINDS_OF_LARGE]:
         tests_honest = judge.nbytes <= _FEW_BYTES or kind in _HONEST_KINDS
-        if not tests_honest and all(item.killed for item in judged):
+        if not tests_honest and all(item.refusal for item in judged):
             continue
         draw = judge.draw(kind)
         if not kind:
@@ -104,9 +110,9 @@ def verdicts(judge: SmallJudge, other_outputs: Outputs) -> Verdicts:
         if tests_honest:
             refusals += _refusals(judge, draw, honest)
         for item in judged:
-            if item.killed is None:
-                item.killed = _killed(judge, draw, item)
-    return Verdicts(tuple(item.killed or _unkilled(item) for item in judged), tuple(refusals), note)
+            if item.refusal is None:
+                _judge(judge, draw, item)
+    return Verdicts(tuple(item.result for item in judged), tuple(refusals), note)
 
 
 def _refusals(judge: SmallJudge, draw: Draw, honest: dict[str, OutputsOf]) -> list[HonestRefusal]:
@@ -121,19 +127,19 @@ def _refusals(judge: SmallJudge, draw: Draw, honest: dict[str, OutputsOf]) -> li
     return refusals
 
 
-def _killed(judge: SmallJudge, draw: Draw, item: _JudgedMutant) -> MutantResult | None:
-    """Return the result of a mutant that these inputs kill; otherwise store its distance and return None."""
-    mutant, kind = item.mutant, draw.kind or "ordinary"
+def _judge(judge: SmallJudge, draw: Draw, item: _JudgedMutant) -> None:
+    """Store the refusal of a mutant that these inputs kill; otherwise its distance."""
+    mutant = item.mutant
     try:
         outputs = mutant.outputs(draw)
     except InvalidReferenceError as error:
-        return MutantResult(mutant.kind, mutant.name, "killed", f"{kind}: {error.message}")
-    reason = judge.objection(draw, outputs)
+        reason: str | None = error.message
+    else:
+        reason = judge.objection(draw, outputs)
     if reason is not None:
-        return MutantResult(mutant.kind, mutant.name, "killed", f"{kind}: {reason}")
-    if item.distance <= mutant.rounding_allowed and (not draw.kind or mutant.exact is not None):
+        item.refusal = f"{draw.kind or 'ordinary'}: {reason}"
+    elif item.distance <= mutant.rounding_allowed and (not draw.kind or mutant.exact is not None):
         item.distance = max(item.distance, _distance(judge, draw, mutant, outputs))
-    return None
 
 
 def _distance(judge: SmallJudge, draw: Draw, mutant: Mutant, outputs: Outputs) -> float:
@@ -156,9 +162,3 @@ def _distance(judge: SmallJudge, draw: Draw, mutant: Mutant, outputs: Outputs) -
         exact = outputs_in(torch.float64, mutant.exact, draw.inputs)
         ratios = {name: relative_error(right, exact[name]) / allowed[name] for name, right in truth.outputs.items()}
     return max(ratios.values())
-
-
-def _unkilled(item: _JudgedMutant) -> MutantResult:
-    fate: Fate = "indistinguishable" if item.distance <= item.mutant.rounding_allowed else "survived"
-    detail = f"{item.distance:.2g} times the reference's rounding error"
-    return MutantResult(item.mutant.kind, item.mutant.name, fate, detail)
