@@ -35,10 +35,7 @@ _UNTALLIED = CheckOutcome(Verdict.PASSED, None, 0.0, 0.0, 1.0)
 
 
 def stress_tolerances(
-    kind: str,
-    tolerance: Tolerance,
-    expected: Mapping[str, torch.Tensor],
-    usual_rms: Callable[[], Mapping[str, float]],
+    kind: str, tolerance: Tolerance, expected: Mapping[str, torch.Tensor], usual_rms: Callable[[], Mapping[str, float]]
 ) -> Mapping[str, Tolerance] | None:
     """Return the tolerance of each output of a stress case; None if an output of the reference is not finite.
 
@@ -282,9 +279,5 @@ def _largest_error(reason: str, expected: Mapping[str, torch.Tensor], outputs: M
 
 def _outcome(comparison: Comparison) -> CheckOutcome:
     return CheckOutcome(
-        comparison.verdict,
-        comparison.reason,
-        comparison.max_abs_error,
-        comparison.max_rel_error,
-        comparison.matched,
+        comparison.verdict, comparison.reason, comparison.max_abs_error, comparison.max_rel_error, comparison.matched
     )

@@ -127,10 +127,7 @@ class Evaluation:
         try:
             solution = self._read()
             self._staged = staged = stage_solution(
-                self._problem,
-                solution,
-                cache_dir=self._judge.cache_dir,
-                sandbox=self._judge.sandbox,
+                self._problem, solution, cache_dir=self._judge.cache_dir, sandbox=self._judge.sandbox
             )
         except (FormatError, BuildFailed) as error:  # the build raises FormatError for a malformed launch plan
             reason = one_line(error) if isinstance(error, FormatError) else error.reason

@@ -33,13 +33,7 @@ from harness.judge.verdict import failed, one_line
 from harness.judge.version import judge_version
 from harness.model.config import SandboxKind
 from harness.model.counters import CounterReport
-from harness.model.judging import (
-    Cost,
-    EnvironmentRecord,
-    JudgeAnswer,
-    JudgeRequest,
-    Summary,
-)
+from harness.model.judging import Cost, EnvironmentRecord, JudgeAnswer, JudgeRequest, Summary
 from harness.model.problem import Problem, Workload
 from harness.model.verdict import Verdict
 from harness.sol.cpu import measured_cpu

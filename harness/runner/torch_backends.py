@@ -5,12 +5,7 @@ from __future__ import annotations
 import torch
 
 _ATTENTION = ("flash", "mem_efficient", "math", "cudnn")
-_BY_VARIANT = {
-    "sdpa_math": "math",
-    "sdpa_flash": "flash",
-    "sdpa_efficient": "mem_efficient",
-    "sdpa_cudnn": "cudnn",
-}
+_BY_VARIANT = {"sdpa_math": "math", "sdpa_flash": "flash", "sdpa_efficient": "mem_efficient", "sdpa_cudnn": "cudnn"}
 
 
 class TorchBackends:

@@ -102,11 +102,7 @@ class Opponents:
             raise BaselineFailed(f"baseline/ does not load: {failure.reason}") from None
 
     def compile_ahead(
-        self,
-        problem: Problem,
-        workloads: list[Workload],
-        progress: Callable[[int], None],
-        variant: Variant = "compile",
+        self, problem: Problem, workloads: list[Workload], progress: Callable[[int], None], variant: Variant = "compile"
     ) -> None:
         """Compile the reference for these workloads, before the deadline of a candidate starts.
 

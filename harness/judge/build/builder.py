@@ -272,8 +272,7 @@ def compiled(solution: Solution, compilation: Compilation, scratch: Path, sandbo
             sandbox,
             copying(compilation.command(paths), paths.output, results),
             binds=Binds(
-                read_only={sources: paths.sources, request: paths.request, **shown},
-                tmpfs={paths.output: OUTPUT_BYTES},
+                read_only={sources: paths.sources, request: paths.request, **shown}, tmpfs={paths.output: OUTPUT_BYTES}
             ),
             limits=compilation.limits,
             env={},

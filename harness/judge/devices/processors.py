@@ -50,11 +50,7 @@ class TimingCores:
     """
 
     def __init__(
-        self,
-        allowed: frozenset[int],
-        near_gpus: Sequence[frozenset[int]] = (),
-        index: int = 0,
-        system: Path = _SYSTEM,
+        self, allowed: frozenset[int], near_gpus: Sequence[frozenset[int]] = (), index: int = 0, system: Path = _SYSTEM
     ) -> None:
         self._allowed = allowed
         self._processors = assign(allowed, near_gpus, index, system)

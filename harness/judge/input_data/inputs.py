@@ -213,11 +213,7 @@ class InputSource:
         return plans
 
     def _fill(
-        self,
-        plan: _Plan,
-        target: torch.Tensor,
-        slices: dict[str, list[tuple[int, int]]],
-        pieces: list[Piece] | None,
+        self, plan: _Plan, target: torch.Tensor, slices: dict[str, list[tuple[int, int]]], pieces: list[Piece] | None
     ) -> None:
         """Fill one random input; copies that can be batched are only added to `pieces`, unless it is None."""
         role, count = plan.purpose.role, target.numel()
