@@ -73,22 +73,18 @@ class Channel:
         except (BrokenPipeError, ConnectionResetError):
             raise ChannelClosed from None
 
-    def send_call(self, call: int, slots: Sequence[int], descriptors: Sequence[int] = ()) -> None:
+    def send_call(self, call: int, slots: Sequence[int]) -> None:
         """Request one call on each slot, in order. A stopped runner reads the request when it continues.
 
         Args:
             call: number of the request, which the runner's record repeats.
             slots: slot numbers of the workload's sets.
-            descriptors: open files that the runner receives duplicates of.
 
         Raises:
             ChannelClosed: the runner has closed its end.
         """
         try:
-            if descriptors:
-                socket.send_fds(self._socket, [wire.pack_call(call, slots)], list(descriptors))
-            else:
-                self._socket.send(wire.pack_call(call, slots))
+            self._socket.send(wire.pack_call(call, slots))
         except (BrokenPipeError, ConnectionResetError):
             raise ChannelClosed from None
 

@@ -118,7 +118,6 @@ def compare_all(
     actual: Mapping[str, torch.Tensor],
     tolerance: Tolerance,
     *,
-    zero_is_wrong: bool = True,
     rms_limits: Mapping[str, float] | None = None,
     sums: Summed = summed,
 ) -> Comparison:
@@ -128,7 +127,6 @@ def compare_all(
         expected: the reference's outputs by name.
         actual: the candidate's outputs by name.
         tolerance: of the workload.
-        zero_is_wrong: see `compare`.
         rms_limits: largest relative root mean square difference that the rule on precision allows, by output.
         sums: function that compares all elements of an output.
     """
@@ -136,7 +134,7 @@ def compare_all(
     for name, right in expected.items():
         if name not in actual:
             return Comparison(Verdict.INCORRECT_SHAPE, f"output `{name}` is missing", 0.0, math.inf, math.inf)
-        result = compare(right, actual[name], tolerance, name=name, zero_is_wrong=zero_is_wrong, sums=sums)
+        result = compare(right, actual[name], tolerance, name=name, sums=sums)
         if not result.passed:
             return result
         limit = (rms_limits or {}).get(name, math.inf)

@@ -111,7 +111,6 @@ class Runner:
         self.channel = Channel()
         self._processes: SandboxProcesses | None = None
         self._warming = self._is_warm = False
-        self.extra: dict[str, Any] = {}
         binds = Binds(read_only={self.stage: STAGE}, writable=dict(writable or {}), devices=plan.devices)
         home = RUNNER_HOME if plan.sandbox == "bubblewrap" else str(self._home_without_sandbox())
         env = dict(plan.env)

@@ -28,6 +28,7 @@ _ELEMENTS_PER_BLOCK = 4096
 """Elements of a copied piece per block."""
 _SPIN_CYCLES = (2_000, 40_000)
 """Durations of the two self-timed kernels, in cycles of the SM's clock."""
+_SPIN_PAIRS = 41
 _SHORT_BYTES, _SHORT_PLACES = 1 << 20, 16
 """Memory of the short kernels that show a process' own overhead: bytes, and number of addresses."""
 
@@ -144,15 +145,12 @@ class TrustedKernels:
         finally:
             self._go[0] = self._ticket
 
-    def pair_overhead_us(self, repeats: int = 41) -> float:
+    def pair_overhead_us(self) -> float:
         """Return the overhead of events around a kernel, in microseconds: median over pairs of self-timed kernels.
 
         A short and a long kernel are launched together. Both count cycles of the SM's clock, whose frequency is the
         same for both and cancels. The result is up to 0.8 us larger than CUPTI's, because the kernel does not count its
         own start and end (docs/clock.md).
-
-        Args:
-            repeats: number of pairs.
         """
         cycle_counts = [torch.zeros(1, dtype=torch.int64, device="cuda") for _ in _SPIN_CYCLES]
         kernels = [
@@ -160,7 +158,7 @@ class TrustedKernels:
             for cycles, count in zip(_SPIN_CYCLES, cycle_counts, strict=True)
         ]
         overheads_us: list[float] = []
-        for _ in range(repeats):
+        for _ in range(_SPIN_PAIRS):
             short_us, long_us = self._readings_us(kernels)
             short_cycles, long_cycles = (count.item() for count in cycle_counts)
             overheads_us.append((short_us * long_cycles - long_us * short_cycles) / (long_cycles - short_cycles))

@@ -29,7 +29,6 @@ MAX_LAUNCHES = 16
 _LOG_BYTES = 4 << 20
 _LOWEST_PRIORITY = 19
 _START = "import sys; sys.path.insert(0, sys.argv[1]); from runner.profiled import main; main(sys.argv[2])"
-_NO_PERMISSION = "ERR_NVGPUCTRPERM"
 _PERMISSION_FIX = (
     "let users read counters: echo 'options nvidia NVreg_RestrictProfilingToAdminUsers=0' > "
     "/etc/modprobe.d/nvidia-profiler.conf, then load the driver again (or reboot). In a container this is set on its "
