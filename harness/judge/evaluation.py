@@ -18,16 +18,16 @@ from harness.judge.baseline.alone import time_baseline_alone
 from harness.judge.baseline.baseline_runners import COMPILED, Opponents
 from harness.judge.baseline.slowdown import slowed_by
 from harness.judge.build.builder import BuildFailed
-from harness.judge.checks import WorkloadCheck, WorkloadSets
+from harness.judge.checks import Tally, WorkloadCheck, WorkloadSets
 from harness.judge.devices.interface import Device
 from harness.judge.input_data.inputs import InputSource
 from harness.judge.input_data.layout import layout_of
 from harness.judge.recording import NotRecorded, RecordableWorkload, Recorded, record
 from harness.judge.reference import Reference
-from harness.judge.round_outcomes import BaselineFailed, Tally, TimedBlocks
 from harness.judge.rounds import REPETITIONS, Rounds, remaining_s
-from harness.judge.runners import NoRoom, RunnerFailed
+from harness.judge.runners import BaselineFailed, NoRoom, RunnerFailed
 from harness.judge.sides import Side, Staged, load, stage_solution
+from harness.judge.timing import TimedBlocks
 from harness.judge.verdict import correct, failed, one_line, overall, timed, weakest_trust, with_bounds
 from harness.model.config import SandboxKind
 from harness.model.interval import summarise

@@ -26,7 +26,7 @@ from harness.judge.evaluation import Evaluation, Progress
 from harness.judge.input_data.inputs import InputSource
 from harness.judge.input_data.layout import layout_of
 from harness.judge.reference import Reference, load_reference
-from harness.judge.round_outcomes import BaselineFailed
+from harness.judge.runners import BaselineFailed
 from harness.judge.sides import Staged
 from harness.judge.solution_check import WaitingChecks
 from harness.judge.verdict import failed, one_line

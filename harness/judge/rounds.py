@@ -16,15 +16,15 @@ from dataclasses import dataclass, field
 import torch
 
 from harness.judge.baseline.slowdown import slowed_by
-from harness.judge.checks import WorkloadCheck, WorkloadSets
+from harness.judge.checks import Tally, WorkloadCheck, WorkloadSets
 from harness.judge.clock import calls_for, disturbed, per_call_ns
+from harness.judge.correctness import Comparison
 from harness.judge.devices.interface import Calibration, Memory, T
 from harness.judge.placement_error import placement_error
 from harness.judge.reference import Value
-from harness.judge.round_outcomes import BaselineFailed, CheckOutcome, Tally, TimedBlocks
-from harness.judge.runners import RunnerFailed
+from harness.judge.runners import BaselineFailed, RunnerFailed
 from harness.judge.sides import Side
-from harness.judge.timing import Block, Race, TimedSide, counted_blocks, run_block, stopping_half_width
+from harness.judge.timing import Block, Race, TimedBlocks, TimedSide, counted_blocks, run_block, stopping_half_width
 from harness.model.geometric_mean import geometric_mean
 from harness.model.interval import FIRST_BLOCKS, blocks_needed
 from harness.model.verdict import Verdict
@@ -121,7 +121,7 @@ class Rounds:
     def _check(self, slots: Sequence[int], kinds: Sequence[str] = ()) -> None:
         """Compare the candidate's outputs in these slots with the reference; `kinds` by slot, ordinary by default."""
 
-        def check_slot(slot: int) -> CheckOutcome:
+        def check_slot(slot: int) -> Comparison:
             inputs = self.memory.inputs(slot)
             outputs = self.memory.outputs(self.candidate.runner, slot)
             return self.checker.check(inputs, self._expected(inputs), outputs, kinds[slot] if kinds else "")
@@ -145,7 +145,7 @@ class Rounds:
         self._is_long_reference = self._is_long_reference or time.monotonic() - begin > _LONG_REFERENCE_S
         return expected
 
-    def _count(self, outcome: CheckOutcome, kind: str = "") -> None:
+    def _count(self, outcome: Comparison, kind: str = "") -> None:
         if outcome.reason is not None:
             reason = f"{outcome.reason} (inputs: {kind})" if kind else outcome.reason
             raise RunnerFailed(outcome.verdict, reason)
@@ -307,7 +307,7 @@ class Rounds:
             secrets.randbelow(baseline_calls)
         }
 
-        def check_slot(slot: int) -> tuple[CheckOutcome | None, CheckOutcome | None]:
+        def check_slot(slot: int) -> tuple[Comparison | None, Comparison | None]:
             inputs = self.memory.inputs(slot)
             expected = self._expected(inputs)
             of_candidate, of_baseline = (

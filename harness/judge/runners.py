@@ -74,6 +74,10 @@ class NoRoom(RunnerFailed):
         super().__init__(Verdict.RUNTIME_ERROR, f"left no memory on the device ({cause})")
 
 
+class BaselineFailed(Exception):  # noqa: N818 - a fault of the problem, not of the candidate
+    """A baseline returned wrong outputs or broke."""
+
+
 @dataclass(frozen=True)
 class RunnerPlan:
     """Configuration of all runners of one device."""

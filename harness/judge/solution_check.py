@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -22,11 +22,11 @@ from harness.judge.build import code_excerpt
 from harness.judge.build.builder import BuildFailed
 from harness.judge.build.cuda_builder import PTX_NAME
 from harness.judge.checks import WorkloadCheck, WorkloadSets
+from harness.judge.correctness import Comparison
 from harness.judge.devices.interface import Device, Memory
 from harness.judge.input_data.inputs import InputSource
 from harness.judge.input_data.layout import Layout, layout_of
 from harness.judge.reference import InvalidReferenceError, Reference, load_reference
-from harness.judge.round_outcomes import CheckOutcome
 from harness.judge.rounds import LEAST_BATCH_S
 from harness.judge.runners import RunnerFailed
 from harness.judge.sides import Side, Staged, load, stage_solution
@@ -178,7 +178,7 @@ class _Checking:
         return time.process_time() > until[0] or time.monotonic() > until[1]
 
     def _workload(self, workload: Workload, layout: Layout) -> CheckedWorkload:
-        outcomes: list[CheckOutcome] = []
+        outcomes: list[Comparison] = []
         try:
             memory = self._device.memory(layout)
             side = self._loaded()
@@ -223,7 +223,7 @@ class _Checking:
         check: WorkloadCheck,
         kinds: Sequence[str],
         within_s: float,
-    ) -> CheckOutcome:
+    ) -> Comparison:
         """Make one batch of calls, and check each. All ordinary calls have the inputs of the first.
 
         Raises:
@@ -250,10 +250,10 @@ class _Checking:
                 raise RunnerFailed(outcome.verdict, f"{unequal}; {reason}" if unequal else reason)
         worst = max(outcomes, key=lambda outcome: outcome.max_abs_error)
         matched = min(outcome.matched for outcome in outcomes)
-        return CheckOutcome(Verdict.PASSED, None, worst.max_abs_error, worst.max_rel_error, matched)
+        return replace(worst, matched=matched)
 
 
-def _difference(memory: Memory, side: Side, outcomes: Sequence[CheckOutcome]) -> str:
+def _difference(memory: Memory, side: Side, outcomes: Sequence[Comparison]) -> str:
     """Return the beginning of a reason for different outputs of two calls with equal inputs; "" if they are equal."""
     if len(outcomes) < _EQUAL_SETS:
         return ""

@@ -6,8 +6,9 @@ import math
 import statistics
 from collections.abc import Sequence
 
+from harness.judge.checks import Tally
 from harness.judge.devices.interface import Device
-from harness.judge.round_outcomes import Tally, TimedBlocks
+from harness.judge.timing import TimedBlocks
 from harness.model.geometric_mean import geometric_mean
 from harness.model.interval import SetupError, workload_interval
 from harness.model.judging import BoundRates, Variant, WorkloadResult

@@ -16,7 +16,7 @@ from harness.judge.baseline import baseline_runners, baselines
 from harness.judge.input_data.inputs import InputSource
 from harness.judge.reference import load_reference
 from harness.judge.requested_baselines import find_library_baseline, requested_variants
-from harness.judge.round_outcomes import BaselineFailed
+from harness.judge.runners import BaselineFailed
 from harness.judge.sides import Staged
 from harness.model.judging import MoreBaseline
 from harness.model.verdict import Verdict

@@ -14,8 +14,7 @@ from harness.judge.input_data.inputs import InputSource
 from harness.judge.input_data.layout import layout_of
 from harness.judge.reference import Reference
 from harness.judge.requested_baselines import is_library, requested_variants
-from harness.judge.round_outcomes import BaselineFailed
-from harness.judge.runners import RunnerFailed
+from harness.judge.runners import BaselineFailed, RunnerFailed
 from harness.judge.sides import Side
 from harness.model.geometric_mean import geometric_mean
 from harness.model.judging import (
