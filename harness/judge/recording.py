@@ -39,7 +39,7 @@ from harness.model.launches import (
 )
 from harness.model.problem import Workload
 from harness.runner import wire
-from harness.runner.module_variables import MalformedCubinError, check_size
+from harness.runner.cubin import MalformedCubinError, check_size
 
 CALLS = 3
 """Calls of the solution itself on each workload, each checked and with fresh inputs."""

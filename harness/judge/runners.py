@@ -46,7 +46,7 @@ _START = (
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Exit|Interrupt|Warning)\b")
 """Matches the line of a traceback that names the exception."""
 _FAULT = re.compile(r"^fault: signal \d+ code (-?\d{1,4}) address 0x([0-9a-f]{1,16})$", re.MULTILINE)
-"""Matches the line that `harness.runner.fault_report` prints."""
+"""Matches the line that `harness.runner.cpp` prints."""
 # Codes of SIGSEGV in sigaction(2): SEGV_MAPERR, SEGV_ACCERR, SI_KERNEL. The last is x86's general protection fault, for
 # example of an aligned vector instruction on an address that is not aligned.
 _NOT_MAPPED, _WRITE_REFUSED, _NO_ADDRESS = 1, 2, 128

@@ -24,6 +24,8 @@ _FILL = {
     "zero": cuda.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
     "nan": cuda.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA,
 }
+_WORKSPACE_POISON = 0xA5A5A5A5
+"""Each word of a workspace without an initial value when a call begins, so that nothing of an earlier call remains."""
 
 
 class CudaError(RuntimeError):
@@ -102,6 +104,15 @@ def map_type(dtype: str) -> cuda.CUtensorMapDataType:
 
 def _promotion(size: str) -> str:
     return "CU_TENSOR_MAP_L2_PROMOTION_" + ("NONE" if size == "none" else f"L2_{size}")
+
+
+def fill_word(init: float | str) -> int:
+    """Return the word of an initial value: an integer's byte four times, a float32's bits, or the poison for "none"."""
+    if init == "none":
+        return _WORKSPACE_POISON
+    if isinstance(init, int):
+        return init * 0x01010101
+    return ctypes.c_uint32.from_buffer(ctypes.c_float(float(init))).value
 
 
 class PreparedLaunch:

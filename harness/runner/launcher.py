@@ -16,10 +16,9 @@ import torch
 from cuda.bindings import driver as cuda
 
 from . import driver
-from .driver import PreparedLaunch
+from .driver import PreparedLaunch, fill_word
 from .variable_snapshot import VariableSnapshot
 from .wire import TRUSTED_KERNELS
-from .workspace_patterns import fill_word
 
 _HOLD_NS = 200_000_000
 _DISPLACE_FACTOR = 3

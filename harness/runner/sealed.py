@@ -12,10 +12,10 @@ import torch
 from cuda.bindings import driver as cuda
 
 from . import driver
+from .cubin import module_variables
 from .cuda_calls import load_trusted
 from .cuda_workload import CudaWorkload
 from .launcher import SealedWorkload
-from .module_variables import module_variables
 from .variable_snapshot import VariableSnapshot
 
 _REPEATS = 11

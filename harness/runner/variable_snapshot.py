@@ -9,8 +9,8 @@ import torch
 from cuda.bindings import driver as cuda
 
 from . import driver
+from .cubin import ModuleVariable
 from .driver import PreparedLaunch
-from .module_variables import ModuleVariable
 
 _ALIGNMENT = 256
 _MAX_COPIES = 256

@@ -38,7 +38,7 @@ from harness.model.plan import Launch, WorkspaceSpec
 from harness.model.problem import Problem, ScalarInput, Workload
 from harness.model.solution import Solution
 from harness.runner import nvrtc
-from harness.runner.module_variables import MalformedCubinError, check_size
+from harness.runner.cubin import MalformedCubinError, check_size
 from harness.runner.wire import TRUSTED_KERNELS
 
 _FORMAT = 1

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterator, Mapping
 
 from harness.model.counters import KernelResources, kernel_name
-from harness.runner.elf import ELF_ERRORS, ElfSection, elf_sections, elf_symbol
+from harness.runner.cubin import ELF_ERRORS, ElfSection, elf_sections, elf_symbol
 
 MOST_KERNELS = 64
 """Largest number of kernels of a solution in an answer."""
