@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from cuda.bindings import driver as cuda
@@ -203,34 +203,6 @@ class TrustedKernels:
         return [float(start.elapsed_time(stop)) * 1e3 for start, stop in pairs]
 
 
-class SlotLayout(Protocol):
-    """The part of a workload's layout that the launcher reads."""
-
-    @property
-    def inputs(self) -> Sequence[SlotOffset]:
-        """Inputs in the order of the definition."""
-
-    @property
-    def outputs(self) -> Sequence[SlotOffset]:
-        """Outputs in the order of the definition."""
-
-    @property
-    def slots(self) -> int:
-        """Number of placements."""
-
-
-class SlotOffset(Protocol):
-    """Offset of an input or output in its slot."""
-
-    @property
-    def name(self) -> str:
-        """Name in the plan."""
-
-    @property
-    def offset(self) -> int:
-        """Bytes from the first input or the first output of the slot."""
-
-
 class SealedWorkload:
     """A workload of a sealed solution, with prepared launches for each placement."""
 
@@ -239,8 +211,7 @@ class SealedWorkload:
         trusted: TrustedKernels,
         functions: Mapping[str, cuda.CUfunction],
         plan: Mapping[str, Any],
-        layout: SlotLayout,
-        place: Callable[[int], tuple[int, int]],
+        placements: Sequence[Mapping[str, int]],
         variables: Sequence[VariableSnapshot] = (),
     ) -> None:
         """Prepare all launches.
@@ -249,8 +220,7 @@ class SealedWorkload:
             trusted: the trusted kernels.
             functions: the solution's kernels, by their names in the plan.
             plan: `ResolvedPlan` as plain data.
-            layout: fields and number of placements.
-            place: returns the device addresses of a placement's inputs and of its outputs.
+            placements: device address of each input and output by its name in the plan (`input:x`), for each placement.
             variables: initial values of the modules' variables, restored before each call.
         """
         self._trusted, self._variables = trusted, variables
@@ -264,12 +234,10 @@ class SealedWorkload:
             for name, (size, init) in workspaces.items()
         ]
         workspace_addresses = {f"workspace:{name}": space.data_ptr() for name, space in self._spaces.items()}
-        self._calls: list[list[PreparedLaunch]] = []
-        for placement in range(layout.slots):
-            inputs, outputs = place(placement)
-            addresses = workspace_addresses | {f"input:{field.name}": inputs + field.offset for field in layout.inputs}
-            addresses |= {f"output:{field.name}": outputs + field.offset for field in layout.outputs}
-            self._calls.append([self._prepared(step, functions, addresses) for step in plan["steps"]])
+        self._calls = [
+            [self._prepared(step, functions, {**workspace_addresses, **addresses}) for step in plan["steps"]]
+            for addresses in placements
+        ]
 
     def _prepared(
         self, step: Mapping[str, Any], functions: Mapping[str, cuda.CUfunction], addresses: Mapping[str, int]
