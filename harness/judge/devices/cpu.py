@@ -18,7 +18,6 @@ from pathlib import Path
 
 import torch
 
-from harness.judge import shared_memory as shared
 from harness.judge.batched_copy import CopyAll
 from harness.judge.channel import ChannelClosed, ChannelTimeout, MalformedRecord, RunnerRecord, parse_record
 from harness.judge.clock import LAUNCH_BOUND, now_ns
@@ -34,7 +33,7 @@ from harness.judge.isolation.resource_limits import GIB, SandboxLimits
 from harness.judge.native import Exchanged, Native, load_native
 from harness.judge.reference import Value
 from harness.judge.runners import Runner, RunnerFailed, RunnerPlan, Standby
-from harness.judge.shared_memory import OutputPool, Region
+from harness.judge.shared_memory import OutputPool, Region, poison_outputs
 from harness.judge.steal_time import Steal
 from harness.model.config import SandboxKind
 from harness.model.judging import DeviceRecord
@@ -69,11 +68,11 @@ class CpuMemory:
 
     def views(self, slot: int) -> dict[str, torch.Tensor]:
         """Return a slot's inputs by name, to be written in place."""
-        return shared.input_views(self.region, self.layout, slot)
+        return self.layout.input_views(self.region.slot(slot, self.layout.input_stride))
 
     def inputs(self, slot: int) -> list[Value]:
         """Return a slot's inputs in the order of the reference's arguments; they are not copies."""
-        return shared.read_inputs(self.region, self.layout, slot)
+        return self.layout.input_values(self.views(slot))
 
     def outputs(self, runner: Runner, slot: int) -> dict[str, torch.Tensor]:
         """Return the outputs that a runner wrote; they cannot change, because the runner is stopped.
@@ -82,7 +81,7 @@ class CpuMemory:
             runner: the runner of the last batch.
             slot: number of the slot.
         """
-        return shared.read_outputs(self.outputs_of[id(runner)], self.layout, slot)
+        return self.layout.output_views(self.outputs_of[id(runner)].slot(slot, self.layout.output_stride))
 
 
 class CpuDevice:
@@ -302,7 +301,7 @@ class CpuDevice:
         """
         layout, region = memory.layout, self._outputs[id(runner)]
         native = self._native if self._cold else None
-        shared.poison_outputs(region, layout, slots, native, self._inputs)
+        poison_outputs(region, layout, slots, native, self._inputs)
         if native is not None:
             first, count = min(slots), max(slots) + 1 - min(slots)
             native.flush(self._inputs.address + first * layout.input_stride, count * layout.input_stride)

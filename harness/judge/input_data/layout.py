@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import torch
 
+from harness.judge.reference import Value
 from harness.model.axis_types import ExprAxis, VarAxis
 from harness.model.problem import Problem, TensorSpec, Workload
 
@@ -39,6 +40,10 @@ class Field:
             return torch.float64 if self.scalar == "float" else torch.int64
         return getattr(torch, self.dtype)  # type: ignore[no-any-return]
 
+    def view(self, slot_bytes: torch.Tensor) -> torch.Tensor:
+        """Return this field as a tensor on the bytes of a slot; a Python scalar is a 0-d tensor of 64 bits."""
+        return slot_bytes[self.offset : self.offset + self.bytes].view(self.torch_dtype).view(self.shape)
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -58,6 +63,24 @@ class Layout:
         """Return each input that is updated in place, with the output that has its content before a call."""
         inputs = {field.name: field for field in self.inputs}
         return [(inputs[field.updates], field) for field in self.outputs if field.updates is not None]
+
+    def input_views(self, slot_bytes: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return a slot's inputs by name as tensors on its bytes, for writing."""
+        return {field.name: field.view(slot_bytes) for field in self.inputs}
+
+    def input_values(self, views: Mapping[str, torch.Tensor]) -> list[Value]:
+        """Return a slot's inputs in declaration order, given as tensors by name: tensors and Python scalars."""
+        values: list[Value] = []
+        for field in self.inputs:
+            value = views[field.name]
+            number = value.item() if field.scalar else value
+            values.append(bool(number) if field.scalar == "bool" else number)
+        return values
+
+    def output_views(self, slot_bytes: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return a slot's outputs by name as tensors on its bytes; bools as uint8, because they may have any byte."""
+        views = {field.name: field.view(slot_bytes) for field in self.outputs}
+        return {name: view.view(torch.uint8) if view.dtype == torch.bool else view for name, view in views.items()}
 
     @property
     def io_bytes(self) -> int:
