@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from harness.judge.build.builder import Built, build_cpp
+from harness.judge.build.builder import Built, build_cpp, files_of
 from harness.judge.build.cuda_builder import architecture, build_cuda
 from harness.judge.build.extension_builder import build_extension
 from harness.judge.build.warnings import build_warnings
@@ -159,10 +159,10 @@ def stage_solution(problem: Problem, solution: Solution, *, cache_dir: Path, san
 
     def stage_sources(runner: Stage) -> dict[str, object]:
         root = runner.stage / "solution"
-        for name in solution.sources:
+        for name, file in files_of(solution).items():
             target = root / name
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(solution.directory / name, target)
+            shutil.copyfile(file, target)
         return {
             **message,
             "source": runner.inside(root / spec.file),

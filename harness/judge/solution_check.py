@@ -139,11 +139,11 @@ def _code(request: CheckRequest, solution: Solution, staged: Staged, sandbox: Sa
     if request.show == "assembly":
         if staged.artefact is None:
             return f"a solution in {solution.spec.language} has no assembly: it is not compiled before it runs"
-        return code_excerpt.assembly(staged.artefact, function, solution, sandbox)
+        return code_excerpt.assembly(staged.artefact, function, sandbox)
     if staged.cubin is None:
         return f"only solutions in language cuda have {request.show.upper()} before they run"
     if request.show == "sass":
-        return code_excerpt.sass(staged.cubin, function, solution, sandbox)
+        return code_excerpt.sass(staged.cubin, function, sandbox)
     text = staged.cubin.with_name(PTX_NAME)
     return code_excerpt.ptx(text.read_text(errors="replace"), function) if text.is_file() else "there is no PTX"
 

@@ -25,6 +25,7 @@ from harness.judge.build.builder import (
     compiled,
     content_key,
     defines,
+    files_of,
     runs,
 )
 from harness.judge.build.kernel_resources import resources_of_cubin
@@ -193,7 +194,7 @@ def _compile(
     compilation = Compilation(
         command, limits, BUILD_S, shown, _MAKES, (PTX_NAME,), _LOG, request=full_request, unusable_code=nvrtc.UNUSABLE
     )
-    return compiled(solution, compilation, scratch, sandbox)
+    return compiled(files_of(solution), compilation, scratch, sandbox)
 
 
 def trusted_cubin(cache: Path) -> bytes:

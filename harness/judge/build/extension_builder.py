@@ -33,6 +33,7 @@ from harness.judge.build.builder import (
     compiler,
     content_key,
     defines,
+    files_of,
     runs,
 )  # fmt: skip
 from harness.judge.build.toolkit import Nvcc, find_nvcc, seek_nvcc
@@ -98,7 +99,7 @@ def build_extension(
         compilation = Compilation(
             lambda paths: [*run_all, paths.request], limits, BUILD_S, commands.shown, request=request
         )
-        return compiled(solution, compilation, scratch, sandbox) / ARTEFACT
+        return compiled(files_of(solution), compilation, scratch, sandbox) / ARTEFACT
 
     return cached_artefact(cache_dir, content_key(solution, settings), make)
 
