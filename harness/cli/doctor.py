@@ -63,7 +63,7 @@ def _gpu() -> Iterator[Check]:
     from harness.cli.devices import missing_gpu_packages
     from harness.cli.preflight.machine import output_of
     from harness.judge.build.toolkit import seek_nvcc
-    from harness.judge.devices.mps import require_no_mps
+    from harness.judge.devices.cuda_environment import require_no_mps
     from harness.sol.hardware import table, target_name
     from harness.sol.measured_gpu import hardware_directory, stored_rates
 

@@ -1,9 +1,9 @@
-"""Protocol for copying many slices of memory pools into inputs with few kernel launches."""
+"""Types for copying many slices of memory pools into inputs with few kernel launches."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 
@@ -21,8 +21,5 @@ class Piece(NamedTuple):
     """Factor that each element is multiplied by; None: the elements are copied unchanged."""
 
 
-class CopyAll(Protocol):
-    """Copies many pieces with few kernel launches."""
-
-    def __call__(self, pieces: Sequence[Piece], /) -> None:
-        """Enqueue the copies. Only pieces of float32, bfloat16 or float16 may have a factor."""
+CopyAll = Callable[[Sequence[Piece]], None]
+"""Enqueues many copies with few kernel launches. Only pieces of float32, bfloat16 or float16 may have a factor."""

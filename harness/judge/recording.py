@@ -17,7 +17,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from harness.judge.build.kernel_resources import resources_of_cubin
+from harness.judge.build.report import resources_of_cubin
 from harness.judge.checks import WorkloadCheck
 from harness.judge.devices.interface import Memory
 from harness.judge.input_data.layout import Layout

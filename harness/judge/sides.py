@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from harness.judge.build.builder import Built, build_cpp, files_of
 from harness.judge.build.cuda_builder import architecture, build_cuda
 from harness.judge.build.extension_builder import build_extension
-from harness.judge.build.warnings import build_warnings
+from harness.judge.build.report import build_warnings
 from harness.judge.devices.interface import Batch, Device, Memory
 from harness.judge.input_data.layout import Layout
 from harness.judge.runners import Runner

@@ -28,9 +28,8 @@ from harness.judge.build.builder import (
     files_of,
     runs,
 )
-from harness.judge.build.kernel_resources import resources_of_cubin
+from harness.judge.build.report import build_warnings, resources_of_cubin
 from harness.judge.build.toolkit import Toolkit, find_toolkit
-from harness.judge.build.warnings import build_warnings
 from harness.judge.isolation.resource_limits import GIB
 from harness.model.checking import BuildReport
 from harness.model.config import SandboxKind

@@ -18,15 +18,14 @@ from pathlib import Path
 
 import torch
 
+from harness.judge import handshake
 from harness.judge.batched_copy import CopyAll
 from harness.judge.channel import ChannelClosed, ChannelTimeout, MalformedRecord, RunnerRecord, parse_record
 from harness.judge.clock import LAUNCH_BOUND, now_ns
 from harness.judge.correctness import Summed, summed
-from harness.judge.devices.cpu_overheads import measure_overheads
-from harness.judge.devices.cpu_scheduling import processor_name, real_time_priority, run_delay_ns, worker_pool
+from harness.judge.devices.cpu_scheduling import Steal, processor_name, real_time_priority, run_delay_ns, worker_pool
 from harness.judge.devices.interface import Batch, Calibration, Device, Memory, T
 from harness.judge.devices.lock import take_device_lock
-from harness.judge.handshake import HandshakeCalibration, calibrate_handshake, remember_handshake, usual_handshake_ns
 from harness.judge.input_data.layout import Layout
 from harness.judge.isolation.cgroup_freezer import freezer_works
 from harness.judge.isolation.resource_limits import GIB, SandboxLimits
@@ -34,7 +33,6 @@ from harness.judge.native import Exchanged, Native, load_native
 from harness.judge.reference import Value
 from harness.judge.runners import Runner, RunnerFailed, RunnerPlan, Standby
 from harness.judge.shared_memory import OutputPool, Region, poison_outputs
-from harness.judge.steal_time import Steal
 from harness.model.config import SandboxKind
 from harness.model.judging import DeviceRecord
 from harness.model.languages import Language, languages_on
@@ -127,7 +125,7 @@ class CpuDevice:
         self._digest = hashlib.sha256(f"{processor_name()}{platform.node()}".encode()).hexdigest()
         self.calibration = Calibration(0.0, 0.0)
         self._cache = cache
-        self._handshake = HandshakeCalibration(0.0)
+        self._handshake = handshake.HandshakeCalibration(0.0)
         self._calibrated_at = 0.0
         self.recalibrate()
 
@@ -381,12 +379,13 @@ class CpuDevice:
         dispatches: list[float] = []
 
         def calibrate() -> float:
-            handshake, dispatch = self._measure_overheads()
-            dispatches.append(dispatch)
-            return handshake
+            handshake_ns, dispatch_ns = self._measure_overheads()
+            dispatches.append(dispatch_ns)
+            return handshake_ns
 
-        self._handshake = calibrate_handshake(calibrate, usual_handshake_ns(self._cache, key))
-        remember_handshake(self._cache, key, self._handshake)
+        usual_ns = handshake.usual_handshake_ns(self._cache, key)
+        self._handshake = handshake.calibrate_handshake(calibrate, usual_ns)
+        handshake.remember_handshake(self._cache, key, self._handshake)
         self.calibration = Calibration(self._handshake.ns, min(dispatches))
         self._calibrated_at = time.monotonic()
 
@@ -394,7 +393,7 @@ class CpuDevice:
         """Return (handshake, dispatch) in nanoseconds, measured in a runner that is then ended."""
         runner = self.runner(needs_torch=False)
         try:
-            return measure_overheads(self, runner)
+            return handshake.measure_overheads(self, runner)
         finally:
             self.forget(runner)
 

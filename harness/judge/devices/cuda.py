@@ -29,20 +29,18 @@ from harness.judge.clock import LAUNCH_BOUND, now_ns
 from harness.judge.correctness import Summed
 from harness.judge.devices.cuda_conduct import Conduct
 from harness.judge.devices.cuda_cycle import Cycle, Line
-from harness.judge.devices.cuda_environment import device_nodes, runner_environment
+from harness.judge.devices.cuda_environment import device_nodes, require_no_mps, runner_environment
 from harness.judge.devices.cuda_memory import CudaMemory, DeviceBatchedCopy, DeviceComparison, fitting_sets
-from harness.judge.devices.cuda_placements import PlacementPool
+from harness.judge.devices.cuda_placements import PlacementPool, reserve_memory
 from harness.judge.devices.cuda_runners import CudaRunners, runners_ahead
 from harness.judge.devices.cuda_sealed import SealedClock
-from harness.judge.devices.cuda_start import calibration_layout, reserve_memory
 from harness.judge.devices.cuda_statistics import bounded_process_error, held_calls, middle_mean, process_offset_ns
 from harness.judge.devices.event_overhead import event_overhead_us
 from harness.judge.devices.interface import Batch, Calibration, Device, Memory, Reading, T
 from harness.judge.devices.lock import take_device_lock
-from harness.judge.devices.mps import require_no_mps
 from harness.judge.devices.nvml import Nvml, Sample
 from harness.judge.devices.processors import TimingCores
-from harness.judge.input_data.layout import Layout
+from harness.judge.input_data.layout import Layout, calibration_layout
 from harness.judge.isolation.resource_limits import GIB, SandboxLimits
 from harness.judge.runners import NoRoom, Runner, RunnerFailed, RunnerPlan
 from harness.judge.shared_memory import Region

@@ -121,6 +121,19 @@ def layout_of(problem: Problem, workload: Workload) -> Layout:
     return Layout(inputs, outputs, _round_up(input_end, _SLOT_ALIGN), _round_up(output_end, _SLOT_ALIGN), axes)
 
 
+def calibration_layout(inputs: int, size: int, axes: tuple[int, ...] = ()) -> Layout:
+    """Return the layout of the judge's own calls, whose inputs and output are bytes.
+
+    Args:
+        inputs: number of inputs.
+        size: bytes of each input and of the output.
+        axes: sizes of var and expr axes.
+    """
+    fields = tuple(Field(f"a{number}", "uint8", (size,), number * size, size, None) for number in range(inputs))
+    stride = _round_up(inputs * size, _SLOT_ALIGN)
+    return Layout(fields, (Field("out", "uint8", (size,), 0, size, None),), stride, stride, axes)
+
+
 def _place(specs: Mapping[str, TensorSpec], problem: Problem, sizes: dict[str, int]) -> tuple[tuple[Field, ...], int]:
     fields, end = [], 0
     for name, spec in specs.items():
