@@ -127,14 +127,14 @@ class Recorded:
                 number, _, symbol = launch.kernel.partition(":")
                 symbols[int(number)][launch.kernel] = symbol
 
-        def put(runner: Stage) -> dict[str, object]:
+        def put(stage: Stage) -> dict[str, object]:
             directories = []
             for number, cubin in enumerate(self.cubins):
-                directory = runner.stage / str(number)
+                directory = stage.directory / str(number)
                 directory.mkdir()
                 (directory / "kernel.cubin").write_bytes(cubin)
                 (directory / "names.json").write_text(json.dumps({"symbols": symbols[number]}))
-                directories.append(runner.inside(directory))
+                directories.append(stage.inside(directory))
             return {"op": "load", "language": "cuda", "artefacts": directories}
 
         resources = tuple(

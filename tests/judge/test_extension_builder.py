@@ -110,7 +110,9 @@ def loaded(runner: Runner, sample_problem: Problem, solution: Solution, cache: P
     (runner.stage / "artefact.so").unlink(missing_ok=True)
     words = {"input_bytes": arena.inputs.bytes, "output_bytes": arena.outputs.bytes}
     descriptors = (arena.inputs.descriptor, arena.outputs.descriptor)
-    runner.ask({**staged.put(runner), **words}, wire.Code.LOADED, _WITHIN_S, descriptors)
+    runner.ask(
+        {**staged.put(sides.Stage(runner.stage, runner.inside)), **words}, wire.Code.LOADED, _WITHIN_S, descriptors
+    )
     runner.ask(arena.layout.message(SLOTS, ""), wire.Code.READY, _WITHIN_S)
     return arena
 

@@ -26,7 +26,7 @@ def staged_replay(replay: Replay) -> Staged:
     """Return a replay in the form that a trusted launcher loads."""
 
     def put(stage: Stage) -> dict[str, object]:
-        directories = [stage.inside(directory) for directory in replay.copy_artefacts(stage.stage)]
+        directories = [stage.inside(directory) for directory in replay.copy_artefacts(stage.directory)]
         return {"op": "load", "language": "cuda", "artefacts": directories}
 
     return Staged(put, _WITHIN_S, replay.plans)
