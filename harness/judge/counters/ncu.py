@@ -15,11 +15,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-import harness
 from harness.judge.counters.metrics import CORE_METRICS, METRICS, ProfiledLaunch, parse_table
 from harness.judge.devices.cuda_environment import device_nodes, runner_environment
 from harness.judge.isolation.resource_limits import GIB, SandboxLimits
-from harness.judge.isolation.sandbox import RUNNER_HOME, Binds, launch, shown_already
+from harness.judge.isolation.sandbox import STAGE, Binds, launch, path_in_stage, runner_home, shown_already
 from harness.model.config import SandboxKind
 
 PROFILE_S = 20.0
@@ -81,7 +80,7 @@ def ncu_arguments(metrics: Sequence[str], log: str) -> list[str]:
 
 
 def profile_request(stage: Path, *, device_id: str, sandbox: SandboxKind) -> NcuResult:
-    """Profile the call that `stage/request.json` describes, whose paths are those of `path_in_sandbox`.
+    """Profile the call that `stage/request.json` describes, whose paths are those of `path_in_stage`.
 
     Args:
         stage: directory with all files that the launcher reads.
@@ -113,17 +112,6 @@ def profile_request(stage: Path, *, device_id: str, sandbox: SandboxKind) -> Ncu
     )
 
 
-def path_in_sandbox(stage: Path, path: Path, sandbox: SandboxKind) -> str:
-    """Return the path of a file in the sandbox of the profiled process.
-
-    Args:
-        stage: directory that is mapped into the sandbox.
-        path: path of the file below it, outside of the sandbox.
-        sandbox: isolation of the process.
-    """
-    return f"/stage/{path.relative_to(stage)}" if sandbox == "bubblewrap" else str(path)
-
-
 def _run(
     program: Path, stage: Path, metrics: Sequence[str], device_id: str, sandbox: SandboxKind, within_s: float
 ) -> tuple[str, int | None]:
@@ -132,15 +120,15 @@ def _run(
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir()
     confined = sandbox == "bubblewrap"
+    request = path_in_stage(sandbox, stage, stage / "request.json")
     log = "/output/log" if confined else str(output / "log")
-    home = RUNNER_HOME if confined else str(_home(stage.parent))
-    target = [sys.executable, "-I", "-B", "-c", _START, home, path_in_sandbox(stage, stage / "request.json", sandbox)]
+    target = [sys.executable, "-I", "-B", "-c", _START, runner_home(sandbox, stage.parent), request]
     with (stage.parent / "stderr").open("w+b") as messages:
         process = launch(
             sandbox,
             [str(program), *ncu_arguments(metrics, log), *target],
             binds=Binds(
-                read_only={stage: "/stage", **{path: str(path) for path in _installation(program)}},
+                read_only={stage: STAGE, **{path: str(path) for path in _installation(program)}},
                 writable={output: "/output"},
                 devices=device_nodes(),
                 tmp_bytes=GIB,
@@ -158,15 +146,6 @@ def _run(
         with file.open("rb") as opened:
             text = opened.read(_LOG_BYTES).decode(errors="replace") + "\n" + text
     return text, code
-
-
-def _home(directory: Path) -> Path:
-    """Create a directory with a link to the package `runner`, for a process without a sandbox."""
-    home = directory / "home"
-    home.mkdir(exist_ok=True)
-    if not (home / "runner").exists():
-        (home / "runner").symlink_to(Path(harness.__file__).resolve().parent / "runner")
-    return home
 
 
 def _installation(program: Path) -> list[Path]:

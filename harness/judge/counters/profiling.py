@@ -15,11 +15,12 @@ import torch
 
 from harness.judge.counters.bottleneck import with_bottleneck
 from harness.judge.counters.metrics import ProfiledLaunch, counters_of
-from harness.judge.counters.ncu import MAX_LAUNCHES, path_in_sandbox, profile_request
+from harness.judge.counters.ncu import MAX_LAUNCHES, profile_request
 from harness.judge.counters.replays import Replay, find_replay, replay_key
 from harness.judge.input_data.inputs import InputSource
 from harness.judge.input_data.layout import Layout, layout_of
 from harness.judge.isolation.resource_limits import GIB
+from harness.judge.isolation.sandbox import path_in_stage
 from harness.model.config import SandboxKind
 from harness.model.counters import CounterReport, KernelCounters, kernel_name
 from harness.model.problem import Problem, Workload
@@ -153,7 +154,7 @@ def _write_stage(
 ) -> None:
     """Write the launcher's files: cubins, the bytes of the inputs, and the request."""
     stage.mkdir()
-    artefacts = [path_in_sandbox(stage, directory, sandbox) for directory in replay.copy_artefacts(stage)]
+    artefacts = [path_in_stage(sandbox, stage, directory) for directory in replay.copy_artefacts(stage)]
     data = stage / "inputs"
     data.write_bytes(b"")
     with data.open("r+b") as file:
@@ -166,7 +167,7 @@ def _write_stage(
     request = {
         "artefacts": artefacts,
         "plan": plan,
-        "data": path_in_sandbox(stage, data, sandbox),
+        "data": path_in_stage(sandbox, stage, data),
         "input_bytes": layout.input_stride,
         "output_bytes": layout.output_stride,
         "inputs": {field.name: field.offset for field in layout.inputs},
