@@ -42,17 +42,6 @@ from harness.sol.roofline import Bounds, NoBoundError, bounds
 from harness.sol.targets import hardware
 
 
-def environment(sandbox: SandboxKind) -> EnvironmentRecord:
-    """Return the versions of the software that judges."""
-    return EnvironmentRecord(
-        harness=harness.__version__,
-        judge=judge_version(),
-        python=platform.python_version(),
-        torch=torch.__version__,
-        sandbox=sandbox,
-    )
-
-
 class Judge:
     """Answers requests on one device, one after the other.
 
@@ -67,7 +56,13 @@ class Judge:
         self, device: Device, *, cache_dir: Path, sandbox: SandboxKind, checks: WaitingChecks | None = None
     ) -> None:
         self.device = device
-        self.environment = environment(sandbox)
+        self.environment = EnvironmentRecord(
+            harness=harness.__version__,
+            judge=judge_version(),
+            python=platform.python_version(),
+            torch=torch.__version__,
+            sandbox=sandbox,
+        )
         self.cache_dir = cache_dir
         self.sandbox: SandboxKind = sandbox
         self._opponents: dict[int, Opponents] = {}
@@ -104,8 +99,7 @@ class Judge:
         try:
             self._try_reference(problem, reference)
             if request.solution_dir is None:
-                answer = measure(request, problem, reference, self.device, self.opponents, progress)
-                return answer.model_copy(update={"environment": self.environment_with(answer.environment)})
+                return measure(request, problem, reference, self.device, self.environment, self.opponents, progress)
             if request.kind == "profile":
                 return self._profiled(request, problem, reference)
             return self._evaluated(request, problem, reference, progress)
@@ -196,10 +190,6 @@ class Judge:
     def serve_check(self) -> float:
         """Serve a waiting check if it is due. Return the seconds that it took."""
         return self._checks.serve_next() if self._checks is not None else 0.0
-
-    def environment_with(self, record: EnvironmentRecord) -> EnvironmentRecord:
-        """Return this judge's environment with the additional fields of another record."""
-        return self.environment.model_copy(update=record.model_extra or {})
 
     def _refused(
         self, request: JudgeRequest, verdict: Verdict, reason: str, problem: Problem | None = None

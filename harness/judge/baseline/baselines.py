@@ -40,6 +40,7 @@ def measure(
     problem: Problem,
     reference: Reference,
     device: Device,
+    environment: EnvironmentRecord,
     opponents: Callable[[Device], Opponents],
     progress: Callable[[JudgeProgress], None],
 ) -> JudgeAnswer:
@@ -53,6 +54,7 @@ def measure(
         problem: the problem.
         reference: of the problem.
         device: the device with its own clock.
+        environment: of the judge; the answer's has the reasons for missing variants in addition.
         opponents: returns the runners of baselines on a clock.
         progress: receives the progress.
 
@@ -82,17 +84,11 @@ def measure(
         workloads=results,
         summary=Summary(passed=len(results), of=len(results)),
         device=device.record(),
-        environment=EnvironmentRecord.model_validate(
-            {"harness": "", "judge": "", "python": "", "torch": "", "sandbox": "", **_not_empty(missing)}
-        ),
+        environment=environment.model_copy(update={name: reasons for name, reasons in missing.items() if reasons}),
         cost=Cost(judge_s=round(time.monotonic() - begin, 3)),
         baselines=times,
         sealed_baselines=sealed,
     )
-
-
-def _not_empty(missing: Mapping[str, dict[Variant, str]]) -> dict[str, object]:
-    return {name: dict(reasons) for name, reasons in missing.items() if reasons}
 
 
 @dataclass
