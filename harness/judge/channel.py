@@ -174,5 +174,5 @@ def parse_record(data: bytes) -> RunnerRecord:
     try:
         code, detail, call, claimed_ns = wire.unpack_record(data)
         return RunnerRecord(wire.Code(code), detail, call, claimed_ns)
-    except (ValueError, wire.WireError):
+    except ValueError:
         raise MalformedRecord(f"sent {len(data)} bytes that are not a record") from None

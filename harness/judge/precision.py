@@ -136,7 +136,8 @@ class Truth:
     """Float outputs by name, in float64."""
     allowed: dict[str, float]
     """Relative root mean square error of an honest implementation, by output."""
-    _moved: Callable[[], dict[str, torch.Tensor]] = field(repr=False)
+    moved: Callable[[], dict[str, torch.Tensor]] = field(repr=False)
+    """Returns the float64 outputs for inputs changed in their last places, by name; empty if the reference fails."""
     _has_sensitivity: bool = False
 
     def broken_by(self, actual: Mapping[str, torch.Tensor]) -> str | None:
@@ -152,10 +153,6 @@ class Truth:
                 )
         return None
 
-    def moved(self) -> dict[str, torch.Tensor]:
-        """Return the float64 outputs for inputs changed in their last places, by name; empty if the reference fails."""
-        return self._moved()
-
     def limits_to_reference(self) -> dict[str, float]:
         """Return the largest relative difference from the reference, by output, if both keep the rule.
 
@@ -168,7 +165,7 @@ class Truth:
         if self._has_sensitivity:
             return
         self._has_sensitivity = True
-        for name, value in self._moved().items():
+        for name, value in self.moved().items():
             if name in self.allowed:
                 self.allowed[name] = max(self.allowed[name], relative_error(self.outputs[name], value))
 

@@ -19,7 +19,7 @@ from harness.judge.baseline.slowdown import slowed_by
 from harness.judge.checks import Tally, WorkloadCheck, WorkloadSets
 from harness.judge.clock import calls_for, disturbed, per_call_ns
 from harness.judge.correctness import Comparison
-from harness.judge.devices.interface import Calibration, Memory, T
+from harness.judge.devices.interface import Memory, T
 from harness.judge.placement_error import placement_error
 from harness.judge.reference import Value
 from harness.judge.runners import BaselineFailed, RunnerFailed
@@ -268,13 +268,15 @@ class Rounds:
         counted = counted_blocks(blocks, FIRST_BLOCKS)
         slowed = slowed_by(self.baseline_alone_ns, [block.baseline_ns for block in counted])
         slowdown_uncertainty = max(self.compare_single_calls(counted), slowed)
-        calls = race.candidate.calls
+        calls, separate = race.candidate.calls, self.candidate.device.calibration.separate_calls
+        sides = (0, 1) if separate else ()
+        readings = [[batch for block in counted for batch in block.readings[side]] for side in sides]
         return TimedBlocks(
             blocks=tuple(counted),
             discarded=len(blocks) - len(counted),
             calls=2 * calls * len(blocks),
             checked=self.timed_checks,
-            placement_error=_placement_error(counted, self.candidate.device.calibration),
+            placement_error=placement_error(readings) if separate else None,
             slowdown_uncertainty=slowdown_uncertainty,
         )
 
@@ -359,9 +361,3 @@ class Rounds:
             f"a call alone takes {self._single_call_ns / 1e3:.1f} us, a call in a batch {batched_ns / 1e3:.1f} us: "
             "calls are not made one by one",
         )
-
-
-def _placement_error(blocks: Sequence[Block], calibration: Calibration) -> float | None:
-    if not calibration.separate_calls:
-        return None
-    return placement_error([[batch for block in blocks for batch in block.readings[side]] for side in (0, 1)])

@@ -159,23 +159,20 @@ class _Checking:
     def run(self) -> list[CheckedWorkload]:
         """Check the workloads from small to large, until one fails or the time limit is reached."""
         layouts = {workload.uuid: layout_of(self._problem, workload) for workload in self._problem.workloads}
-        until = time.process_time() + WORKLOADS_S, time.monotonic() + LONGEST_S
+        processor_end, end = time.process_time() + WORKLOADS_S, time.monotonic() + LONGEST_S
         checked: list[CheckedWorkload] = []
         with self._device.temporary_memory(list(layouts.values())):
             try:
                 for workload in sorted(self._problem.workloads, key=lambda work: layouts[work.uuid].io_bytes):
                     checked.append(self._workload(workload, layouts[workload.uuid]))
-                    if checked[-1].verdict is not Verdict.PASSED or self._is_late(until):
+                    late = time.process_time() > processor_end or time.monotonic() > end
+                    if late or checked[-1].verdict is not Verdict.PASSED:
                         break
             finally:
                 if self._side is not None:
                     self._side.close()
         order = {workload.uuid: number for number, workload in enumerate(self._problem.workloads)}
         return sorted(checked, key=lambda work: order[work.uuid])
-
-    @staticmethod
-    def _is_late(until: tuple[float, float]) -> bool:
-        return time.process_time() > until[0] or time.monotonic() > until[1]
 
     def _workload(self, workload: Workload, layout: Layout) -> CheckedWorkload:
         outcomes: list[Comparison] = []

@@ -98,24 +98,20 @@ def timed(
     return _with_errors(result, tally)
 
 
-def with_bounds(
-    result: WorkloadResult, sol_us: float | None, floor_us: float | None, rates: BoundRates | None = None
-) -> WorkloadResult:
+def with_bounds(result: WorkloadResult, sol_us: float, floor_us: float, rates: BoundRates) -> WorkloadResult:
     """Add bound, floor and score, and reject a latency that is below the floor by more than the clock's error.
 
     Args:
         result: result of a workload.
-        sol_us: speed-of-light bound of the workload in microseconds; None if it has none.
-        floor_us: floor of the workload in microseconds, which no latency can undercut; None if it has none.
+        sol_us: speed-of-light bound of the workload in microseconds.
+        floor_us: floor of the workload in microseconds, which no latency can undercut.
         rates: source of the device's rates in bound and floor.
     """
     latency, baseline = result.latency_us, result.baseline_us
-    if latency is None or baseline is None:
-        return result.model_copy(update={"sol_us": sol_us, "floor_us": floor_us, "bound_rates": rates})
     update: dict[str, object] = {"sol_us": sol_us, "floor_us": floor_us, "bound_rates": rates}
-    if sol_us is not None:
+    if latency is not None and baseline is not None:
         update["score"] = score(latency, baseline, sol_us)
-    if floor_us is not None and latency < least_possible_us(floor_us):
+    if latency is not None and latency < least_possible_us(floor_us):
         update["verdict"] = Verdict.SUSPECT
         update["reason"] = f"{latency:.3f} us a call is below the floor of {floor_us:.3f} us that the hardware allows"
     return result.model_copy(update=update)
