@@ -148,12 +148,9 @@ class Channel:
             ChannelClosed: the runner has closed its end.
         """
         try:
-            data = self._socket.recv(wire.RECORD_BYTES + 1, socket.MSG_DONTWAIT)
-        except BlockingIOError:
+            self.receive(0.0)
+        except ChannelTimeout:
             return
-        except ConnectionResetError:
-            raise ChannelClosed from None
-        parse_record(data)
         raise MalformedRecord("sent an answer without a request")
 
     def close(self) -> None:

@@ -18,8 +18,7 @@ from harness.formats.problems import load_problem
 from harness.formats.solutions import load_solution
 from harness.judge.baseline.baseline_runners import Opponents
 from harness.judge.baseline.baselines import measure
-from harness.judge.counters.latency import cold_and_warm_us
-from harness.judge.counters.profiling import ProfileTarget, find_profiled, profile_replay
+from harness.judge.counters.profiling import ProfileTarget, cold_and_warm_us, find_profiled, profile_replay
 from harness.judge.counters.replays import Replay, replay_key, store_replay
 from harness.judge.devices.interface import Device
 from harness.judge.evaluation import Evaluation, Progress

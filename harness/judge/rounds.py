@@ -17,10 +17,9 @@ import torch
 
 from harness.judge.baseline.slowdown import slowed_by
 from harness.judge.checks import Tally, WorkloadCheck, WorkloadSets
-from harness.judge.clock import calls_for, disturbed, per_call_ns
+from harness.judge.clock import calls_for, disturbed, per_call_ns, placement_error
 from harness.judge.correctness import Comparison
 from harness.judge.devices.interface import Memory, T
-from harness.judge.placement_error import placement_error
 from harness.judge.reference import Value
 from harness.judge.runners import BaselineFailed, RunnerFailed
 from harness.judge.sides import Side

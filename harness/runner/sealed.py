@@ -15,8 +15,7 @@ from . import driver
 from .cubin import module_variables
 from .cuda_calls import load_trusted
 from .cuda_workload import CudaWorkload
-from .launcher import SealedWorkload
-from .variable_snapshot import VariableSnapshot
+from .launcher import SealedWorkload, VariableSnapshot
 
 _REPEATS = 11
 """Number of calls of each kind, of which the median is reported."""

@@ -11,10 +11,15 @@ import pytest
 from harness.formats.solutions import load_solution
 from harness.judge.counters import ncu
 from harness.judge.counters.bottleneck import with_bottleneck
-from harness.judge.counters.latency import staged_replay
 from harness.judge.counters.metrics import METRICS, counters_of, parse_table
 from harness.judge.counters.ncu import find_ncu
-from harness.judge.counters.profiling import ProfileTarget, choose_workload, find_profiled, profile_replay
+from harness.judge.counters.profiling import (
+    ProfileTarget,
+    choose_workload,
+    find_profiled,
+    profile_replay,
+    staged_replay,
+)
 from harness.judge.counters.replays import find_replay, replay_key, store_replay
 from harness.judge.input_data.inputs import InputSource
 from harness.judge.sides import Stage, Staged

@@ -14,7 +14,7 @@ from harness.runner.cubin import (
     module_variables,
 )
 from harness.runner.driver import CudaError
-from harness.runner.variable_snapshot import copy_methods
+from harness.runner.launcher import copy_methods
 from tests.runner.test_nvrtc import compile_cuda
 
 SOURCE = """
