@@ -100,9 +100,8 @@ def counted_call_ns(batch: Batch, calls: int, calibration: Calibration) -> float
         calls: calls in the batch.
         calibration: of the device's clock.
     """
-    return per_call_ns(
-        batch, calls, replace(calibration, handshake_ns=calls * subtracted_ns(batch, calls, calibration))
-    )
+    limited_ns = calls * subtracted_ns(batch, calls, calibration)
+    return per_call_ns(batch, calls, replace(calibration, handshake_ns=limited_ns))
 
 
 def disturbed(batch: Batch) -> bool:

@@ -37,13 +37,10 @@ _SUMMATION_ULPS = 32.0
 _PERTURBED_ULPS = 8.0
 _RAISED = frozenset({torch.float32, torch.bfloat16, torch.float16})
 _CASTS: dict[torch.dtype, Callable[..., Any]] = {
+    torch.float64: torch.Tensor.double,
     torch.float32: torch.Tensor.float,
     torch.float16: torch.Tensor.half,
     torch.bfloat16: torch.Tensor.bfloat16,
-}
-_WIDE_CASTS: dict[torch.dtype, Callable[..., Any]] = {
-    torch.float64: torch.Tensor.double,
-    torch.float32: torch.Tensor.float,
 }
 
 
@@ -54,7 +51,7 @@ class _InWiderFloats(TorchFunctionMode):
         super().__init__()
         self._dtype = dtype
         self._casts: dict[Callable[..., Any], Callable[..., Any]] = {
-            cast: _WIDE_CASTS[dtype] for narrow, cast in _CASTS.items() if narrow in _narrower(dtype)
+            cast: _CASTS[dtype] for narrow, cast in _CASTS.items() if narrow in _narrower(dtype)
         }
 
     def __enter__(self) -> Self:

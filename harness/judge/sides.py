@@ -161,13 +161,9 @@ def stage_solution(problem: Problem, solution: Solution, *, cache_dir: Path, san
             target = root / name
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, target)
-        return {
-            **message,
-            "source": stage.inside(root / spec.file),
-            "params": dict(spec.params),
-            "destination_passing": spec.destination_passing,
-        }
+        return {**message, "source": stage.inside(root / spec.file)}
 
+    message |= {"params": dict(spec.params), "destination_passing": spec.destination_passing}
     return Staged(stage_sources, _COMPILING_S)
 
 

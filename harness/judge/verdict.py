@@ -74,6 +74,7 @@ def timed(
     sides = (device.process_error(call_ns, (sol_us or 0.0) * 1e3) for call_ns in (latency_ns, baseline_ns))
     process_error = math.hypot(*sides, times.slowdown_uncertainty)
     speedup, interval = workload_interval(ratios, SetupError(times.placement_error or 0.0, process_error))
+    subtracted_ns = statistics.fmean(block.subtracted_ns for block in times.blocks)
     result = WorkloadResult(
         uuid=workload.uuid,
         verdict=Verdict.PASSED,
@@ -85,10 +86,7 @@ def timed(
         placement_error=times.placement_error,
         process_error=process_error or None,
         claimed_us=statistics.fmean(block.claimed_ns for block in times.blocks) / 1e3,
-        subtracted_us=(
-            statistics.fmean(block.subtracted_ns for block in times.blocks) + device.calibration.call_overhead_ns
-        )
-        / 1e3,
+        subtracted_us=(subtracted_ns + device.calibration.call_overhead_ns) / 1e3,
         checked=times.checked,
         calls=times.calls,
         blocks=len(times.blocks),

@@ -146,13 +146,7 @@ def build_cuda(problem: Problem, solution: Solution, *, cache_dir: Path, sandbox
     kernels = sorted({launch.kernel for plan in plans.values() for launch in plan.launches})
     toolkit = find_toolkit()
     options = [*_OPTIONS, _VERBOSE, *defines(problem, solution.spec.params), *solution.spec.compile.flags]
-    request = {
-        "library": str(toolkit.library),
-        "includes": [str(path) for path in toolkit.includes],
-        "architecture": architecture(),
-        "options": options,
-        "kernels": kernels,
-    }
+    request = _request(toolkit, options, kernels)
     cached = cache_dir / "cubins" / content_key(solution, [_FORMAT, solution.spec.file, request])
     if _is_complete(cached):
         return SealedBuild(cached, plans, cached=True)
@@ -167,6 +161,13 @@ def build_cuda(problem: Problem, solution: Solution, *, cache_dir: Path, sandbox
         shutil.rmtree(cached, ignore_errors=True)
         output.rename(cached)
     return SealedBuild(cached, plans, cached=False)
+
+
+def _request(toolkit: Toolkit, options: list[str], kernels: list[str]) -> dict[str, object]:
+    """Return a request to `nvrtc` without its source."""
+    includes = [str(path) for path in toolkit.includes]
+    request: dict[str, object] = {"library": str(toolkit.library), "includes": includes}
+    return {**request, "architecture": architecture(), "options": options, "kernels": kernels}
 
 
 def _digest(directory: Path) -> str:
@@ -203,15 +204,7 @@ def trusted_cubin(cache: Path) -> bytes:
         ConfigurationError: NVRTC cannot be used on this machine; the message has its output.
     """
     source = Path(nvrtc.__file__).with_name("trusted.cu")
-    toolkit = find_toolkit()
-    request = {
-        "library": str(toolkit.library),
-        "includes": [str(path) for path in toolkit.includes],
-        "source": str(source),
-        "architecture": architecture(),
-        "options": list(_OPTIONS),
-        "kernels": list(TRUSTED_KERNELS),
-    }
+    request = {**_request(find_toolkit(), list(_OPTIONS), list(TRUSTED_KERNELS)), "source": str(source)}
     name = hashlib.sha256(source.read_bytes() + json.dumps(request).encode()).hexdigest()[:16]
     cubin = cache / "native" / f"trusted-{name}.cubin"
     if not cubin.is_file():

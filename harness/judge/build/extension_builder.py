@@ -85,9 +85,8 @@ def build_extension(
         raise BuildFailed(f"no source to compile: expected one that ends in {', '.join((_CUDA, *_CPP))}")
     cuda = any(name.endswith(_CUDA) for name in sources)
     nvcc = find_nvcc() if cuda else seek_nvcc()
-    device_architecture = architecture() if cuda else ""
     binding = _tvm_ffi() if (solution.spec.binding or "tvm_ffi") == "tvm_ffi" else _torch()
-    commands = _Commands(problem, solution, binding, nvcc, device_architecture)
+    commands = _Commands(problem, solution, binding, nvcc, architecture() if cuda else "")
     settings = [compiler(), nvcc.version if nvcc else "", binding.versions, commands.of(sources, "/sources", "/output")]
 
     def make(scratch: Path) -> Path:
@@ -95,7 +94,7 @@ def build_extension(
             return commands.of(sources, paths.sources, paths.output)
 
         limits = build_limits(16 * GIB, processes=256)
-        run_all = [*runs(compilers, sandbox)]
+        run_all = runs(compilers, sandbox)
         compilation = Compilation(
             lambda paths: [*run_all, paths.request], limits, BUILD_S, commands.shown, request=request
         )
@@ -125,19 +124,12 @@ class _Commands:
     def of(self, sources: list[str], inside: str, output: str) -> dict[str, list[list[str]] | list[str]]:
         """Return all commands, for sources and output in these directories."""
         objects = [f"{output}/{number}.o" for number in range(len(sources))]
-        return {
-            "compile": [
-                [
-                    *(self._cuda(inside) if name.endswith(_CUDA) else self._cpp(inside)),
-                    "-c",
-                    f"{inside}/{name}",
-                    "-o",
-                    object_file,
-                ]
-                for name, object_file in zip(sources, objects, strict=True)
-            ],
-            "link": [compiler()[0], "-shared", *objects, *self._link(), "-o", f"{output}/{ARTEFACT}"],
-        }
+        compile_all = []
+        for name, object_file in zip(sources, objects, strict=True):
+            command = self._cuda(inside) if name.endswith(_CUDA) else self._cpp(inside)
+            compile_all.append([*command, "-c", f"{inside}/{name}", "-o", object_file])
+        link = [compiler()[0], "-shared", *objects, *self._link(), "-o", f"{output}/{ARTEFACT}"]
+        return {"compile": compile_all, "link": link}
 
     def _cpp(self, inside: str) -> list[str]:
         own = self._solution.spec.compile.flags

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -129,7 +128,7 @@ def profile_replay(
         )
     with tempfile.TemporaryDirectory(prefix="kernel-harness-profile-", dir=_scratch(layout)) as directory:
         stage = Path(directory) / "stage"
-        _write_stage(stage, layout, plan, replay, source.draw(workload), where.sandbox)
+        _write_stage(stage, layout, workload.uuid, replay, source.draw(workload), where.sandbox)
         result = profile_request(stage, device_id=where.device_id, sandbox=where.sandbox)
     launches = [step for step in plan["steps"] if step["kind"] == "launch"]
     kernels = tuple(_matched(result.launches, [step["kernel"] for step in launches], replay.symbols))
@@ -155,12 +154,7 @@ def _scratch(layout: Layout) -> str | None:
 
 
 def _write_stage(
-    stage: Path,
-    layout: Layout,
-    plan: Mapping[str, Any],
-    replay: Replay,
-    inputs: Mapping[str, object],
-    sandbox: SandboxKind,
+    stage: Path, layout: Layout, uuid: str, replay: Replay, inputs: Mapping[str, object], sandbox: SandboxKind
 ) -> None:
     """Write the launcher's files: cubins, the bytes of the inputs, and the request."""
     stage.mkdir()
@@ -176,7 +170,7 @@ def _write_stage(
                 file.write(value.contiguous().view(torch.uint8).cpu().numpy().data)
     request = {
         "artefacts": artefacts,
-        "plan": plan,
+        "plan": replay.plans[uuid],
         "data": path_in_stage(sandbox, stage, data),
         "input_bytes": layout.input_stride,
         "output_bytes": layout.output_stride,

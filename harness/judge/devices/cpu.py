@@ -106,13 +106,8 @@ class CpuDevice:
         self._inductor = cache / "inductor"
         self._inductor.mkdir(parents=True, exist_ok=True)
         limits = SandboxLimits(cpus=frozenset(allowed), nice=_NICE, address_space_bytes=16 * GIB)
-        self._plan = RunnerPlan(
-            sandbox=sandbox,
-            limits=limits,
-            scratch=self._scratch,
-            pinned=frozenset({self._cpu}),
-            freezes=freezer_works(),
-        )
+        pinned = frozenset({self._cpu})
+        self._plan = RunnerPlan(sandbox, limits, self._scratch, pinned=pinned, freezes=freezer_works())
         self._standby = Standby(lambda: Runner(self._plan))
         self._steal = Steal()
         self._native = load_native(cache)
@@ -342,9 +337,8 @@ class CpuDevice:
             exchanged = self._continue(self._native, runner, within_s, spin=spin, slices=runner.processes.proved_slices)
             if exchanged.refused:
                 runner.check_still_stopped()
-                exchanged = self._continue(
-                    self._native, runner, within_s, spin=spin
-                )  # Python checks more than the library
+                # Python checks more than the library.
+                exchanged = self._continue(self._native, runner, within_s, spin=spin)
                 if exchanged.refused:
                     raise OSError("the control group of a runner cannot be thawed")
             runner.processes.discard_proof()
@@ -379,7 +373,11 @@ class CpuDevice:
         dispatches: list[float] = []
 
         def calibrate() -> float:
-            handshake_ns, dispatch_ns = self._measure_overheads()
+            runner = self.runner(needs_torch=False)
+            try:
+                handshake_ns, dispatch_ns = handshake.measure_overheads(self, runner)
+            finally:
+                self.forget(runner)
             dispatches.append(dispatch_ns)
             return handshake_ns
 
@@ -388,14 +386,6 @@ class CpuDevice:
         handshake.remember_handshake(self._cache, key, self._handshake)
         self.calibration = Calibration(self._handshake.ns, min(dispatches))
         self._calibrated_at = time.monotonic()
-
-    def _measure_overheads(self) -> tuple[float, float]:
-        """Return (handshake, dispatch) in nanoseconds, measured in a runner that is then ended."""
-        runner = self.runner(needs_torch=False)
-        try:
-            return handshake.measure_overheads(self, runner)
-        finally:
-            self.forget(runner)
 
     def process_error(self, latency_ns: float, bound_ns: float = 0.0) -> float:
         """Return the standard deviation of ln(latency) between processes, which is the same for every call.

@@ -87,9 +87,7 @@ def open_cuda(ordinal: int, *, cache: Path, sandbox: SandboxKind) -> CudaDevice:
     """
     require_no_mps()
     nvml = Nvml(ordinal)
-    os.environ["CUDA_VISIBLE_DEVICES"] = (
-        nvml.uuid
-    )  # the only device of this process and of all runners, number 0 from now on
+    os.environ["CUDA_VISIBLE_DEVICES"] = nvml.uuid  # the only device of this process and of all runners, now number 0
     if not torch.cuda.is_available():
         raise ConfigurationError(
             "no CUDA device is usable: torch finds none",

@@ -249,11 +249,4 @@ class DeviceComparison:
         addresses = actual.data_ptr(), expected.data_ptr()
         self._trusted.compare(*addresses, expected.numel(), _KINDS[expected.dtype], limits, sums.data_ptr()).run()
         squared_error, squares, max_abs, max_rel, outside, nonzero = _SUMS.unpack(struct.pack("4q", *sums.tolist()))
-        return Sums(
-            max_abs=max_abs,
-            max_rel=max_rel,
-            squared_error=squared_error,
-            squares=squares,
-            within=not outside,
-            some_nonzero=bool(nonzero),
-        )
+        return Sums(max_abs, max_rel, squared_error, squares, within=not outside, some_nonzero=bool(nonzero))

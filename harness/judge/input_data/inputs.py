@@ -25,18 +25,11 @@ from harness.model.problem import CustomInput, Problem, SafetensorsInput, Scalar
 
 _SMALLEST_POOL, _LARGEST_POOL = 1 << 16, 1 << 22
 """Smallest and largest number of values of a pool."""
-_FACTORS = {
-    Role.NORMAL: 0.1,
-    Role.BIAS: 0.1,
-    Role.WEIGHT: 0.1,
-    Role.AROUND_ONE: 0.03,
-    Role.POSITIVE: 0.03,
-    Role.NEGATIVE: 0.03,
-    Role.DECAY: 0.03,
-}
-"""Roles whose slices are multiplied by a factor -> largest difference of the factor's magnitude from 1."""
 _SIGNED = frozenset({Role.NORMAL, Role.BIAS, Role.WEIGHT})
 """Roles whose factor may be negative."""
+_UNSIGNED = (Role.AROUND_ONE, Role.POSITIVE, Role.NEGATIVE, Role.DECAY)
+_FACTORS = {**dict.fromkeys(_SIGNED, 0.1), **dict.fromkeys(_UNSIGNED, 0.03)}
+"""Roles whose slices are multiplied by a factor -> largest difference of the factor's magnitude from 1."""
 _BATCH_SCALABLE = frozenset({torch.float32, torch.float16, torch.bfloat16})
 _SCALABLE = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16})
 _DEPENDENT = frozenset({Role.OFFSETS, Role.DISTINCT})
