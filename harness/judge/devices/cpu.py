@@ -19,7 +19,6 @@ from pathlib import Path
 import torch
 
 from harness.judge import handshake
-from harness.judge.batched_copy import CopyAll
 from harness.judge.channel import ChannelClosed, ChannelTimeout, MalformedRecord, RunnerRecord, parse_record
 from harness.judge.clock import LAUNCH_BOUND, now_ns
 from harness.judge.correctness import Summed, summed
@@ -82,7 +81,7 @@ class CpuMemory:
         return self.layout.output_views(self.outputs_of[id(runner)].slot(slot, self.layout.output_stride))
 
 
-class CpuDevice:
+class CpuDevice(Device):
     """The CPU of this host; see the protocol `Device`. A lock of the host permits one judge at a time."""
 
     target = "cpu"
@@ -111,7 +110,6 @@ class CpuDevice:
         self._standby = Standby(lambda: Runner(self._plan))
         self._steal = Steal()
         self._native = load_native(cache)
-        self.copy_all: CopyAll | None = None
         self.summed: Summed = self._native.summed if self._native is not None else summed
         self._cold = self._native is not None and self._native.flushes
         self._inputs = Region(_MEMORY_BYTES, sealed=True)
@@ -123,11 +121,6 @@ class CpuDevice:
         self._handshake = handshake.HandshakeCalibration(0.0)
         self._calibrated_at = 0.0
         self.recalibrate()
-
-    def clock(self, *, sealed: bool) -> Device:
-        """Return this device, which has one clock."""
-        del sealed
-        return self
 
     def record(self) -> DeviceRecord:
         """Return name, stable id, and the conditions of timings."""
@@ -238,35 +231,6 @@ class CpuDevice:
         outputs = self._outputs[id(runner)] = self._spare_outputs.lend()
         fields: dict[str, object] = {"input_bytes": self._inputs.bytes, "output_bytes": outputs.bytes}
         return fields, (self._inputs.descriptor, outputs.descriptor)
-
-    def loaded(self, runner: Runner, short_kernel_ns: int) -> None:
-        """Do nothing: the judge's own clock is the same for all runners.
-
-        Args:
-            runner: not used.
-            short_kernel_ns: not used.
-        """
-        del runner, short_kernel_ns
-
-    def place(self, runner: Runner, layout: Layout, slots: int) -> tuple[dict[str, object], tuple[int, ...]]:
-        """Return nothing: the memory was granted with the runner.
-
-        Args:
-            runner: not used.
-            layout: not used.
-            slots: not used.
-        """
-        del runner, layout, slots
-        return {}, ()
-
-    def untried(self, runner: Runner) -> int:
-        """Return 0: all runners use the same slots."""
-        del runner
-        return 0
-
-    def conclude(self, runner: Runner) -> None:
-        """Do nothing: a runner is stopped between its batches."""
-        del runner
 
     def forget(self, runner: Runner) -> None:
         """End a runner and release its memory."""
@@ -408,9 +372,8 @@ class CpuDevice:
             latency_ns: latency of a call by the judge's clock.
             claimed_ns: duration of a call that the runner reports.
         """
-        shortest = max(
-            LAUNCH_BOUND * self.calibration.dispatch_ns, self.calibration.handshake_ns / self.calibration.most_calls
-        )
+        calibration = self.calibration
+        shortest = max(LAUNCH_BOUND * calibration.dispatch_ns, calibration.handshake_ns / calibration.most_calls)
         return Trust.LAUNCH_BOUND if min(latency_ns, claimed_ns) < shortest else Trust.BOUNDED
 
     def close(self) -> None:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import torch
 
-from harness.judge.batched_copy import Piece
 from harness.judge.correctness import Sums, least_scale
+from harness.judge.input_data.inputs import Piece
 from harness.judge.input_data.layout import Field, Layout
 from harness.judge.isolation.resource_limits import GIB
 from harness.judge.reference import Value
@@ -209,7 +209,7 @@ Sampled = tuple[OutputSample, torch.Tensor]
 
 
 class DeviceBatchedCopy:
-    """`harness.judge.batched_copy.CopyAll` with one launch per `max_pieces` pieces."""
+    """`harness.judge.input_data.inputs.CopyAll` with one launch per `max_pieces` pieces."""
 
     max_pieces = 65_535
     """Largest second dimension of a grid."""

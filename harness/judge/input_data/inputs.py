@@ -11,12 +11,12 @@ from __future__ import annotations
 import math
 import random
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 
-from harness.judge.batched_copy import CopyAll, Piece
 from harness.judge.input_data.random_values import dependent_values, independent_values
 from harness.judge.input_data.roles import Purpose, Role, purpose_of
 from harness.judge.input_data.safetensors import read_safetensors
@@ -34,6 +34,23 @@ _BATCH_SCALABLE = frozenset({torch.float32, torch.float16, torch.bfloat16})
 _SCALABLE = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16})
 _DEPENDENT = frozenset({Role.OFFSETS, Role.DISTINCT})
 """Roles whose values depend on each other, so that a slice of a pool would be invalid; they are drawn for each call."""
+
+
+class Piece(NamedTuple):
+    """One copy from a slice of a pool into an input."""
+
+    source: int
+    """Address of the slice."""
+    target: int
+    """Address in the input."""
+    elements: int
+    dtype: torch.dtype
+    factor: float | None
+    """Factor that each element is multiplied by; None: the elements are copied unchanged."""
+
+
+CopyAll = Callable[[Sequence[Piece]], None]
+"""Enqueues many copies with few kernel launches. Only pieces of float32, bfloat16 or float16 may have a factor."""
 
 
 @dataclass(frozen=True)
