@@ -8,7 +8,6 @@ own clock and checks the outputs. Run as
 
 from __future__ import annotations
 
-import array
 import gc
 import importlib
 import json
@@ -49,15 +48,6 @@ def failpoint(name: str) -> None:
     _times_passed[name] = _times_passed.get(name, 0) + 1
     if _times_passed[name] == int(count or 1):
         os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _receive(line: socket.socket) -> tuple[bytes, list[int]]:
-    descriptors = array.array("i")
-    data, ancillary, _, _ = line.recvmsg(wire.LARGEST, socket.CMSG_SPACE(_MAX_DESCRIPTORS * descriptors.itemsize))
-    for level, kind, payload in ancillary:
-        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-            descriptors.frombytes(payload[: len(payload) - len(payload) % descriptors.itemsize])
-    return data, list(descriptors)
 
 
 class _Server:
@@ -123,7 +113,7 @@ class _Server:
 
     def serve(self) -> None:
         while True:
-            data, descriptors = _receive(self.line)
+            data, descriptors, _, _ = socket.recv_fds(self.line, wire.LARGEST, _MAX_DESCRIPTORS)
             if not data:
                 return
             try:

@@ -13,8 +13,7 @@ from harness.judge.reference import Value
 from harness.model.axis_types import ExprAxis, VarAxis
 from harness.model.problem import Problem, TensorSpec, Workload
 
-_ALIGN = 64
-_SLOT_ALIGN = 4096
+_ALIGN, _SLOT_ALIGN = 64, 4096
 _INTEGERS = {"int64", "int32", "int16", "int8"}
 
 
@@ -94,16 +93,7 @@ class Layout:
             slots: number of slots.
             variant: variant of a baseline, such as eager; empty for a candidate.
         """
-        return {
-            "op": "workload",
-            "inputs": [asdict(field) for field in self.inputs],
-            "outputs": [asdict(field) for field in self.outputs],
-            "input_stride": self.input_stride,
-            "output_stride": self.output_stride,
-            "slots": slots,
-            "axes": list(self.axes),
-            "variant": variant,
-        }
+        return {"op": "workload", **asdict(self), "slots": slots, "variant": variant}
 
 
 def layout_of(problem: Problem, workload: Workload) -> Layout:
@@ -138,17 +128,14 @@ def _place(specs: Mapping[str, TensorSpec], problem: Problem, sizes: dict[str, i
     fields, end = [], 0
     for name, spec in specs.items():
         shape = problem.shape(spec, sizes)
-        dtype = spec.dtype
+        kind: Literal["int", "bool", "float"] | None = None
+        dtype, size = spec.dtype, 8
         if spec.shape is None:
-            kind: Literal["int", "bool", "float"]
             kind = "int" if dtype in _INTEGERS else "bool" if dtype == "bool" else "float"
-            fields.append(Field(name, dtype, (), end, 8, kind))
-            end += 8
         else:
             size = math.prod(shape) * getattr(torch, dtype).itemsize
-            fields.append(Field(name, dtype, shape, end, size, None, spec.x_updates))
-            end += size
-        end = _round_up(end, _ALIGN)
+        fields.append(Field(name, dtype, shape, end, size, kind, spec.x_updates))
+        end = _round_up(end + size, _ALIGN)
     return tuple(fields), max(end, 8)
 
 
