@@ -19,7 +19,7 @@ from harness.formats.solutions import load_solution
 from harness.judge.baseline.baseline_runners import Opponents
 from harness.judge.baseline.baselines import measure
 from harness.judge.counters.profiling import ProfileTarget, cold_and_warm_us, find_profiled, profile_replay
-from harness.judge.counters.replays import Replay, replay_key, store_replay
+from harness.judge.counters.replays import replay_key, store_replay
 from harness.judge.devices.interface import Device
 from harness.judge.evaluation import Evaluation, Progress
 from harness.judge.input_data.inputs import InputSource
@@ -136,17 +136,15 @@ class Judge:
         source = InputSource(problem, reference=reference, device=self.device.memory_on, copy_all=self.device.copy_all)
         target = ProfileTarget(self.device.target, device.name, device.id, self.sandbox, self.cache_dir)
         profiled = find_profiled(problem, solution, request.workload, target)
-        report = profiled if isinstance(profiled, CounterReport) else self._counters(problem, profiled, source, target)
+        if isinstance(profiled, CounterReport):
+            report = profiled
+        else:
+            report = profile_replay(problem, *profiled, source, target)
+            latency = cold_and_warm_us(self.device, problem, *profiled, source)
+            if latency is not None:
+                report = report.model_copy(update={"cold_us": latency[0], "warm_us": latency[1]})
         answer = self._refused(request, Verdict.PASSED, "a profile has no verdict")
         return answer.model_copy(update={"counters": report, "device": device})
-
-    def _counters(
-        self, problem: Problem, profiled: tuple[Workload, Replay], source: InputSource, target: ProfileTarget
-    ) -> CounterReport:
-        workload, replay = profiled
-        report = profile_replay(problem, workload, replay, source, target)
-        latency = cold_and_warm_us(self.device, problem, workload, replay, source)
-        return report if latency is None else report.model_copy(update={"cold_us": latency[0], "warm_us": latency[1]})
 
     def _try_reference(self, problem: Problem, reference: Reference) -> None:
         """Run a reference once, on the problem's smallest workload, before other work on the problem.

@@ -287,11 +287,10 @@ def _with_shared_numbers(call: RecordedCall, cubins: list[bytes]) -> launches.Re
         if cubin not in cubins:
             cubins.append(cubin)
         numbers.append(cubins.index(cubin))
-    steps: list[launches.ResolvedLaunch | launches.ResolvedFill] = []
-    for step in call.plan.steps:
-        if isinstance(step, launches.ResolvedLaunch):
-            number, _, symbol = step.kernel.partition(":")
-            steps.append(replace(step, kernel=f"{numbers[int(number)]}:{symbol}"))
-        else:
-            steps.append(step)
+
+    def renumbered(step: launches.ResolvedLaunch) -> launches.ResolvedLaunch:
+        number, _, symbol = step.kernel.partition(":")
+        return replace(step, kernel=f"{numbers[int(number)]}:{symbol}")
+
+    steps = (renumbered(step) if isinstance(step, launches.ResolvedLaunch) else step for step in call.plan.steps)
     return launches.ResolvedPlan(tuple(steps), call.plan.workspaces)

@@ -103,7 +103,9 @@ class Rounds:
             size = 1 if first else min(len(kinds), self.memory.capacity, 1 + secrets.randbelow(_CORRECTNESS_BATCH))
             batch_kinds, kinds = kinds[:size], kinds[size:]
             limit_s = self._batch_limit_s(size, self.candidate.first_call_s if first else LEAST_BATCH_S)
-            self._checked_batch(batch_kinds, limit_s)
+            self._fill(size, batch_kinds)
+            self.candidate.batch(self.memory, range(size), limit_s)
+            self._check(range(size), batch_kinds)
             first = False
 
     def _work_between_batches(self) -> float:
@@ -111,11 +113,6 @@ class Rounds:
         spent_s = self.between_batches()
         self.deadline += spent_s
         return spent_s
-
-    def _checked_batch(self, kinds: Sequence[str], within_s: float) -> None:
-        self._fill(len(kinds), kinds)
-        self.candidate.batch(self.memory, range(len(kinds)), within_s)
-        self._check(range(len(kinds)), kinds)
 
     def _check(self, slots: Sequence[int], kinds: Sequence[str] = ()) -> None:
         """Compare the candidate's outputs in these slots with the reference; `kinds` by slot, ordinary by default."""
@@ -301,12 +298,10 @@ class Rounds:
 
     def _check_both(self, race: Race) -> None:
         """Check outputs of both sides: of a trusted baseline those of one slot, of another baseline a sample."""
-        baseline_calls = race.baseline.calls
+        calls = race.baseline.calls
         candidate_slots = set(self._sample(race.candidate.calls))
-        baseline_slots = {min(candidate_slots)} if self.baseline.trusted else set(self._sample(baseline_calls))
-        baseline_slots = {slot for slot in baseline_slots if slot < baseline_calls} or {
-            secrets.randbelow(baseline_calls)
-        }
+        baseline_slots = {min(candidate_slots)} if self.baseline.trusted else set(self._sample(calls))
+        baseline_slots = {slot for slot in baseline_slots if slot < calls} or {secrets.randbelow(calls)}
 
         def check_slot(slot: int) -> tuple[Comparison | None, Comparison | None]:
             inputs = self.memory.inputs(slot)

@@ -182,12 +182,11 @@ class _Checking:
             side.prepare(workload, layout, memory.capacity)
             sets = WorkloadSets(self._problem, self._inputs, workload)
             check = WorkloadCheck(self._reference, sets, self._device.summed)
-            outcomes.append(
-                self._batch(side, memory, sets, check, [""] * min(_EQUAL_SETS, memory.capacity), side.first_call_s)
-            )
-            kinds = list(sets.stress())
-            for begin in range(0, len(kinds), min(_MOST_SETS, memory.capacity)):
-                batch_kinds = kinds[begin : begin + min(_MOST_SETS, memory.capacity)]
+            ordinary = [""] * min(_EQUAL_SETS, memory.capacity)
+            outcomes.append(self._batch(side, memory, sets, check, ordinary, side.first_call_s))
+            kinds, size = sets.stress(), min(_MOST_SETS, memory.capacity)
+            for begin in range(0, len(kinds), size):
+                batch_kinds = kinds[begin : begin + size]
                 outcomes.append(self._batch(side, memory, sets, check, batch_kinds, LEAST_BATCH_S))
         except torch.OutOfMemoryError as error:
             return CheckedWorkload(uuid=workload.uuid, verdict=Verdict.RUNTIME_ERROR, reason=f"no memory left: {error}")

@@ -40,8 +40,8 @@ class PlacementMemory:
 
     def workload(self, message: dict[str, Any]) -> CudaWorkload:
         """Return the workload that the judge's JSON describes."""
-        stride, plan = message["placement_bytes"], message.get("plan", {})
-        return CudaWorkload.of(message, memory=self, stride=stride, plan=plan)
+        plan = message.get("plan", {})
+        return CudaWorkload.of(message, memory=self, stride=message["placement_bytes"], plan=plan)
 
     def map(self, descriptors: Sequence[int], size: int) -> None:
         """Replace the mapped placements by those of another workload.

@@ -136,30 +136,23 @@ class Bench:
     def _get_ready(self) -> list[Variant]:
         """Compile and load the variants. Return those that can be tried."""
         variants: list[Variant] = ["eager"]
-        workloads = list(self.problem.workloads)
-        try:
-            self.opponents.compile_ahead(self.problem, workloads, lambda done: self._report("compile", done))
-            variants.append("compile")
-        except BaselineFailed as failure:
-            self.missing["compile"] = str(failure)
-        for variant in self.extra:
+        own: list[Variant] = ["baseline"] if has_own_baseline(self.problem) else []
+        for variant in ("compile", *self.extra, *own):
             try:
-                if variant in COMPILED:
-                    self.opponents.compile_ahead(
-                        self.problem, workloads, lambda done: self._report("max-autotune", done), variant
-                    )
-                elif is_library(variant):
-                    self.opponents.trusted(self.problem, variant)
+                self._load(variant)
                 variants.append(variant)
             except BaselineFailed as failure:
                 self.missing[variant] = str(failure)
-        if has_own_baseline(self.problem):
-            try:
-                self.own = self.opponents.own(self.problem)
-                variants.append("baseline")
-            except BaselineFailed as failure:
-                self.missing["baseline"] = str(failure)
         return variants
+
+    def _load(self, variant: Variant) -> None:
+        if variant in COMPILED:
+            workloads, stage = list(self.problem.workloads), variant.replace("_", "-")
+            self.opponents.compile_ahead(self.problem, workloads, lambda done: self._report(stage, done), variant)
+        elif variant == "baseline":
+            self.own = self.opponents.own(self.problem)
+        elif is_library(variant):
+            self.opponents.trusted(self.problem, variant)
 
     def _workload(
         self, workload: Workload, variants: Sequence[Variant], must_run: Variant | None

@@ -93,11 +93,9 @@ def build_extension(
         def request(paths: BuildPaths) -> object:  # a file, because many sources may be too long for an argument
             return commands.of(sources, paths.sources, paths.output)
 
-        limits = build_limits(16 * GIB, processes=256)
+        limits, shown = build_limits(16 * GIB, processes=256), commands.shown
         run_all = runs(compilers, sandbox)
-        compilation = Compilation(
-            lambda paths: [*run_all, paths.request], limits, BUILD_S, commands.shown, request=request
-        )
+        compilation = Compilation(lambda paths: [*run_all, paths.request], limits, BUILD_S, shown, request=request)
         return compiled(files_of(solution), compilation, scratch, sandbox) / ARTEFACT
 
     return cached_artefact(cache_dir, content_key(solution, settings), make)
@@ -171,8 +169,7 @@ def _tvm_ffi() -> _Binding:
             remedy="pip install apache-tvm-ffi",
         )
     version = importlib.metadata.version("apache-tvm-ffi")
-    links = ("-ltvm_ffi",)
-    return _Binding("-std=c++17", (), (), (home / "include",), (home / "lib",), links, (version,))
+    return _Binding("-std=c++17", (), (), (home / "include",), (home / "lib",), ("-ltvm_ffi",), (version,))
 
 
 def _torch() -> _Binding:

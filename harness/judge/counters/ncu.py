@@ -102,9 +102,9 @@ def profile_request(stage: Path, *, device_id: str, sandbox: SandboxKind) -> Ncu
                 reason=f"Nsight Compute did not finish within {PROFILE_S:.0f} s",
                 fix="profile a smaller workload, with --workload",
             )
-        failure = _known_failure(text)
-        if failure is not None:
-            return failure
+        for words, (reason, fix) in _MESSAGES.items():
+            if words in text:
+                return NcuResult(reason=reason, fix=fix)
         metrics = _without_rejected(metrics, text)
     return NcuResult(
         reason=f"Nsight Compute ended with code {code} and no counters",
@@ -153,13 +153,6 @@ def _installation(program: Path) -> list[Path]:
     cuda_home = program.parent.parent if program.parent.name == "bin" else program.parent
     directories = [cuda_home, Path("/opt/nvidia/nsight-compute")]
     return [path for path in directories if path.is_dir() and path != Path("/") and not shown_already(path)]
-
-
-def _known_failure(text: str) -> NcuResult | None:
-    for words, (reason, fix) in _MESSAGES.items():
-        if words in text:
-            return NcuResult(reason=reason, fix=fix)
-    return None
 
 
 def _without_rejected(metrics: Sequence[str], text: str) -> tuple[str, ...]:
