@@ -16,7 +16,6 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import torch
 from tabulate import tabulate
@@ -97,13 +96,14 @@ def _sealed_and_traced_us(
     module = driver.load((built / "kernel.cubin").read_bytes())
     symbols: dict[str, str] = json.loads((built / "names.json").read_text())["symbols"]
     functions = {name: driver.kernel(module, symbol) for name, symbol in symbols.items()}
-    slots = SimpleNamespace(inputs=layout.inputs, outputs=layout.outputs, slots=calls)
 
-    def place(slot: int) -> tuple[int, int]:
-        begin = arena.data_ptr() + slot * stride
-        return begin, begin + layout.input_stride
+    def addresses(slot: int) -> dict[str, int]:
+        inputs = arena.data_ptr() + slot * stride
+        outputs = inputs + layout.input_stride
+        of_inputs = {f"input:{field.name}": inputs + field.offset for field in layout.inputs}
+        return of_inputs | {f"output:{field.name}": outputs + field.offset for field in layout.outputs}
 
-    work = SealedWorkload(trusted, functions, plan.as_json(), slots, place)
+    work = SealedWorkload(trusted, functions, plan.as_json(), [addresses(slot) for slot in range(calls)])
     sealed_us(work, calls)
     sealed = statistics.median(sealed_us(work, calls))
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True) as profile:

@@ -22,7 +22,6 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -245,13 +244,15 @@ class Sealed:
         sizes = self._problem.sizes(self._workload)
         plan = resolve(launches, spaces, self._problem.definition, sizes, scalars, params, device_limits())
         layout = self._layout
-        slots = SimpleNamespace(inputs=layout.inputs, outputs=layout.outputs, slots=self.slots)
 
-        def place(slot: int) -> tuple[int, int]:
-            first = self._inputs.data_ptr() + slot * layout.input_stride
-            return first, self._outputs.data_ptr() + slot * layout.output_stride
+        def addresses(slot: int) -> dict[str, int]:
+            inputs = self._inputs.data_ptr() + slot * layout.input_stride
+            outputs = self._outputs.data_ptr() + slot * layout.output_stride
+            of_inputs = {f"input:{field.name}": inputs + field.offset for field in layout.inputs}
+            return of_inputs | {f"output:{field.name}": outputs + field.offset for field in layout.outputs}
 
-        work = SealedWorkload(self._bench.trusted, self._functions, plan.as_json(), slots, place)
+        placements = [addresses(slot) for slot in range(self.slots)]
+        work = SealedWorkload(self._bench.trusted, self._functions, plan.as_json(), placements)
         readings: list[float] = []
         for _ in range(rounds + 1):
             readings = readings[: self.slots * rounds] + [work.run(slot) for slot in range(self.slots)]

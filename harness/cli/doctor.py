@@ -60,7 +60,7 @@ def _machine() -> Iterator[Check]:
     """Yield checks of Python, the GPU, the packages of its judge, and the packages of some languages."""
     from harness.cli.preflight.machine import output_of
     from harness.judge.build.toolkit import seek_nvcc
-    from harness.judge.devices.mps import require_no_mps
+    from harness.judge.devices.cuda_environment import require_no_mps
 
     yield Check("python", "ok", platform.python_version())
     gpu_line = output_of("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")

@@ -15,7 +15,6 @@ import ctypes
 import signal
 import sys
 from pathlib import Path
-from types import FrameType
 
 from pydantic import BaseModel
 
@@ -38,8 +37,7 @@ class _Terminated(BaseException):
     """Raised on SIGTERM: unwinds the stack, so that every runner is ended."""
 
 
-def _on_term(number: int, frame: FrameType | None) -> None:
-    del number, frame
+def _on_term(*_: object) -> None:
     raise _Terminated
 
 
@@ -111,9 +109,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C: it closes this process's stdin
     try:
         _serve(arguments)
-    except _Terminated:
-        sys.exit(0)
-    except BrokenPipeError:
+    except (_Terminated, BrokenPipeError):
         sys.exit(0)
     except HarnessError as error:
         sys.stderr.write(f"harness judge: {error}\n")

@@ -73,22 +73,18 @@ class Channel:
         except (BrokenPipeError, ConnectionResetError):
             raise ChannelClosed from None
 
-    def send_call(self, call: int, slots: Sequence[int], descriptors: Sequence[int] = ()) -> None:
+    def send_call(self, call: int, slots: Sequence[int]) -> None:
         """Request one call on each slot, in order. A stopped runner reads the request when it continues.
 
         Args:
             call: number of the request, which the runner's record repeats.
             slots: slot numbers of the workload's sets.
-            descriptors: open files that the runner receives duplicates of.
 
         Raises:
             ChannelClosed: the runner has closed its end.
         """
         try:
-            if descriptors:
-                socket.send_fds(self._socket, [wire.pack_call(call, slots)], list(descriptors))
-            else:
-                self._socket.send(wire.pack_call(call, slots))
+            self._socket.send(wire.pack_call(call, slots))
         except (BrokenPipeError, ConnectionResetError):
             raise ChannelClosed from None
 
@@ -152,12 +148,9 @@ class Channel:
             ChannelClosed: the runner has closed its end.
         """
         try:
-            data = self._socket.recv(wire.RECORD_BYTES + 1, socket.MSG_DONTWAIT)
-        except BlockingIOError:
+            self.receive(0.0)
+        except ChannelTimeout:
             return
-        except ConnectionResetError:
-            raise ChannelClosed from None
-        parse_record(data)
         raise MalformedRecord("sent an answer without a request")
 
     def close(self) -> None:
@@ -178,5 +171,5 @@ def parse_record(data: bytes) -> RunnerRecord:
     try:
         code, detail, call, claimed_ns = wire.unpack_record(data)
         return RunnerRecord(wire.Code(code), detail, call, claimed_ns)
-    except (ValueError, wire.WireError):
+    except ValueError:
         raise MalformedRecord(f"sent {len(data)} bytes that are not a record") from None

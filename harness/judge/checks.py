@@ -13,7 +13,6 @@ from harness.judge.input_data import stress_inputs
 from harness.judge.input_data.inputs import InputSource
 from harness.judge.precision import Truth, find_truth
 from harness.judge.reference import InvalidReferenceError, Reference, Value, torch_dtype
-from harness.judge.round_outcomes import CheckOutcome
 from harness.model.problem import Definition, Problem, Tolerance, Workload
 from harness.model.verdict import Verdict
 
@@ -31,14 +30,10 @@ TruthSearch = Callable[[Reference, Sequence[Value], Mapping[str, torch.Tensor]],
 StressTolerances = Callable[
     [str, Tolerance, Mapping[str, torch.Tensor], Callable[[], Mapping[str, float]]], Mapping[str, Tolerance] | None
 ]
-_UNTALLIED = CheckOutcome(Verdict.PASSED, None, 0.0, 0.0, 1.0)
 
 
 def stress_tolerances(
-    kind: str,
-    tolerance: Tolerance,
-    expected: Mapping[str, torch.Tensor],
-    usual_rms: Callable[[], Mapping[str, float]],
+    kind: str, tolerance: Tolerance, expected: Mapping[str, torch.Tensor], usual_rms: Callable[[], Mapping[str, float]]
 ) -> Mapping[str, Tolerance] | None:
     """Return the tolerance of each output of a stress case; None if an output of the reference is not finite.
 
@@ -51,6 +46,23 @@ def stress_tolerances(
     if not all_finite(expected, tolerance):
         return None
     return stress_inputs.tolerance_for(kind, tolerance, expected, usual_rms())
+
+
+@dataclass
+class Tally:
+    """Number of checked calls, and their largest errors."""
+
+    checked: int = 0
+    max_abs_error: float = 0.0
+    max_rel_error: float = 0.0
+    matched: float = 1.0
+
+    def add(self, outcome: Comparison) -> None:
+        """Add the result of one checked call."""
+        self.checked += 1
+        self.max_abs_error = max(self.max_abs_error, outcome.max_abs_error)
+        self.max_rel_error = max(self.max_rel_error, outcome.max_rel_error)
+        self.matched = min(self.matched, outcome.matched)
 
 
 @dataclass(frozen=True)
@@ -141,7 +153,7 @@ class WorkloadCheck:
         expected: Mapping[str, torch.Tensor],
         outputs: Mapping[str, torch.Tensor],
         kind: str = "",
-    ) -> CheckOutcome:
+    ) -> Comparison:
         """Compare every element of a call's outputs.
 
         Args:
@@ -163,8 +175,8 @@ class WorkloadCheck:
             reason = self._compare_with_float64(inputs, expected, outputs)
             if reason is not None:
                 reason = f"{reason}; {_largest_error(reason, expected, outputs)}"
-                return _outcome(replace(comparison, verdict=Verdict.INCORRECT_NUMERICAL, reason=reason))
-        return _outcome(comparison)
+                return replace(comparison, verdict=Verdict.INCORRECT_NUMERICAL, reason=reason)
+        return comparison
 
     def _is_compared_with_float64(self) -> bool:
         """Return true for the first calls and for an unpredictable choice of later ones."""
@@ -191,11 +203,11 @@ class WorkloadCheck:
         expected: Mapping[str, torch.Tensor],
         outputs: Mapping[str, torch.Tensor],
         kind: str,
-    ) -> CheckOutcome:
+    ) -> Comparison:
         """Check outputs for stress inputs. A pass reports no errors, because these have another scale."""
         tolerances = self.tolerances_of(kind, self.sets.workload.tolerance, expected, self._usual)
         if tolerances is None:
-            return _UNTALLIED
+            return Comparison()
 
         def first_failure(right: Mapping[str, torch.Tensor], actual: Mapping[str, torch.Tensor]) -> Comparison | None:
             zero_is_wrong = stress_inputs.CASES[kind].zero_is_wrong
@@ -209,8 +221,8 @@ class WorkloadCheck:
 
         failure = first_failure(expected, outputs)
         if failure is None or self._is_ill_posed(inputs, expected, outputs, first_failure):
-            return _UNTALLIED
-        return _outcome(failure)
+            return Comparison()
+        return failure
 
     def _is_ill_posed(
         self,
@@ -278,13 +290,3 @@ def _largest_error(reason: str, expected: Mapping[str, torch.Tensor], outputs: M
     """Describe the largest error of the output that a reason names: its index and both values."""
     names = [name for name in expected if f"`{name}`" in reason]
     return "; ".join(largest_error(expected[name], outputs[name]) for name in names)
-
-
-def _outcome(comparison: Comparison) -> CheckOutcome:
-    return CheckOutcome(
-        comparison.verdict,
-        comparison.reason,
-        comparison.max_abs_error,
-        comparison.max_rel_error,
-        comparison.matched,
-    )

@@ -1,13 +1,15 @@
-"""The judge's clock: overhead of a batch, calls per batch, and the time per call after the overhead."""
+"""The judge's clock: overhead of a batch, calls per batch, the time per call after the overhead, and its error."""
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from harness.judge.devices.interface import Batch, Calibration
+from harness.judge.devices.interface import Batch, Calibration, Reading
 
 DISTURBED_SHARE = 0.01
 """A block is discarded if other processes took more than this share of a batch."""
@@ -22,6 +24,8 @@ _LEAST_SHARE = 0.01
 """Smallest share of a reading that remains when the overhead of the clock is subtracted."""
 _HANDSHAKES, _REPEATS = 41, 7
 """Batches that are measured for the handshake, and for the dispatch."""
+_FEWEST_CALLS = 2.0
+"""Smallest mean number of calls per placement at which the two variances can be separated."""
 
 
 def now_ns() -> int:
@@ -96,9 +100,8 @@ def counted_call_ns(batch: Batch, calls: int, calibration: Calibration) -> float
         calls: calls in the batch.
         calibration: of the device's clock.
     """
-    return per_call_ns(
-        batch, calls, replace(calibration, handshake_ns=calls * subtracted_ns(batch, calls, calibration))
-    )
+    limited_ns = calls * subtracted_ns(batch, calls, calibration)
+    return per_call_ns(batch, calls, replace(calibration, handshake_ns=limited_ns))
 
 
 def disturbed(batch: Batch) -> bool:
@@ -107,3 +110,42 @@ def disturbed(batch: Batch) -> bool:
     The duration of the batch does not enter this decision.
     """
     return batch.disturbed_ns > DISTURBED_SHARE * batch.ns
+
+
+def placement_error(sides: Iterable[Sequence[Sequence[Reading]]]) -> float:
+    """Return the standard error of the mean log ratio due to placements; 0.0 where it cannot be estimated.
+
+    The variance between blocks contains the differences between calls. It does not contain the choice of placements in
+    memory: all calls of an evaluation use the same few, and another evaluation would draw others.
+
+    Args:
+        sides: readings of each batch, for the baseline and for the candidate.
+    """
+    return math.sqrt(math.fsum(placement_variance(batches) for batches in sides))
+
+
+def placement_variance(batches: Sequence[Sequence[Reading]]) -> float:
+    """Return the variance of the log duration between placements, divided by their number.
+
+    This is the analysis-of-variance estimator of the one-way random model (Searle, Casella and McCulloch, "Variance
+    Components", 1992, section 3.6), applied to deviations from the mean of each batch, which removes slow changes of
+    the machine. These deviations are smaller than those from the true mean; the factor k / (k - 1) for batches of k
+    calls corrects that.
+    """
+    batches = [batch for batch in batches if len(batch) > 1]
+    groups: dict[int, list[float]] = defaultdict(list)
+    for batch in batches:
+        logs = [math.log(max(1, reading.ns)) for reading in batch]
+        mean = statistics.fmean(logs)
+        for reading, value in zip(batch, logs, strict=True):
+            groups[reading.placement].append(value - mean)
+    total, count = sum(map(len, groups.values())), len(groups)
+    if count < 2 or total < _FEWEST_CALLS * count:
+        return 0.0
+    means = {placement: statistics.fmean(values) for placement, values in groups.items()}
+    grand_mean = math.fsum(map(math.fsum, groups.values())) / total
+    between = math.fsum(len(values) * (means[p] - grand_mean) ** 2 for p, values in groups.items()) / (count - 1)
+    within = math.fsum((value - means[p]) ** 2 for p, values in groups.items() for value in values) / (total - count)
+    calls = (total - math.fsum(len(values) ** 2 for values in groups.values()) / total) / (count - 1)
+    batch_calls = total / len(batches)
+    return max(0.0, (between - within) / calls) * batch_calls / (batch_calls - 1) / count

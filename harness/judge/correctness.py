@@ -45,7 +45,6 @@ class Comparison:
     matched: float = 1.0
     max_abs_error: float = 0.0
     max_rel_error: float = 0.0
-    first_mismatch: tuple[int, ...] | None = None
     rms_error: float = 0.0
     """Root mean square of the errors divided by that of the expected values; infinite where the latter is zero."""
 
@@ -118,7 +117,6 @@ def compare_all(
     actual: Mapping[str, torch.Tensor],
     tolerance: Tolerance,
     *,
-    zero_is_wrong: bool = True,
     rms_limits: Mapping[str, float] | None = None,
     sums: Summed = summed,
 ) -> Comparison:
@@ -128,7 +126,6 @@ def compare_all(
         expected: the reference's outputs by name.
         actual: the candidate's outputs by name.
         tolerance: of the workload.
-        zero_is_wrong: see `compare`.
         rms_limits: largest relative root mean square difference that the rule on precision allows, by output.
         sums: function that compares all elements of an output.
     """
@@ -136,7 +133,7 @@ def compare_all(
     for name, right in expected.items():
         if name not in actual:
             return Comparison(Verdict.INCORRECT_SHAPE, f"output `{name}` is missing", 0.0, math.inf, math.inf)
-        result = compare(right, actual[name], tolerance, name=name, zero_is_wrong=zero_is_wrong, sums=sums)
+        result = compare(right, actual[name], tolerance, name=name, sums=sums)
         if not result.passed:
             return result
         limit = (rms_limits or {}).get(name, math.inf)
@@ -234,7 +231,7 @@ def largest_error(expected: torch.Tensor, actual: torch.Tensor) -> str:
     x, y = actual.reshape(-1).float(), expected.reshape(-1).float()
     worst = int((x - y).abs().nan_to_num(0.0).argmax())
     return (
-        f"the largest error is at {list(_index(worst, expected.shape))}: {float(x[worst]):.9g}, expected "
+        f"the largest error is at {_index(worst, expected.shape)}: {float(x[worst]):.9g}, expected "
         f"{float(y[worst]):.9g}"
     )
 
@@ -242,20 +239,17 @@ def largest_error(expected: torch.Tensor, actual: torch.Tensor) -> str:
 def _compare_exact(expected: torch.Tensor, actual: torch.Tensor, name: str) -> Comparison:
     if torch.equal(expected, actual):
         return Comparison()
-    wrong = (expected != actual).reshape(-1)
-    first = int(wrong.nonzero()[0])
-    index = _index(first, expected.shape)
-    actual_value, expected_value = actual.reshape(-1)[first].item(), expected.reshape(-1)[first].item()
-    pattern = describe_failure(actual, expected, wrong.reshape(expected.shape))
+    wrong = expected != actual
+    index = wrong.nonzero()[0].tolist()
+    values = f"{actual[tuple(index)].item()}, expected {expected[tuple(index)].item()}"
     error = (expected.double() - actual.double()).abs()
     return Comparison(
         Verdict.INCORRECT_NUMERICAL,
         f"output `{name}` must be exact (our rule for integers and booleans): {int(wrong.sum())} of {wrong.numel()} "
-        f"differ, first at {list(index)}: {actual_value}, expected {expected_value}; pattern: {pattern}",
+        f"differ, first at {index}: {values}; pattern: {describe_failure(actual, expected, wrong)}",
         1.0 - int(wrong.sum()) / wrong.numel(),
         float(error.max()),
         float((error / expected.double().abs().clamp_min(1.0)).max()),
-        index,
     )
 
 
@@ -269,9 +263,8 @@ def _compare_in_full(
         x, y = x.masked_fill(both_negative_inf, 0.0), y.masked_fill(both_negative_inf, 0.0)
     if not is_finite(y):
         first = int((~y.isfinite()).nonzero()[0])
-        index = _index(first, expected.shape)
-        reason = f"the reference returns {float(y[first])} in output `{name}` at {list(index)}"
-        return Comparison(Verdict.INVALID_REFERENCE, reason, 0.0, math.inf, math.inf, index)
+        reason = f"the reference returns {float(y[first])} in output `{name}` at {_index(first, expected.shape)}"
+        return Comparison(Verdict.INVALID_REFERENCE, reason, 0.0, math.inf, math.inf)
     error = (x - y).abs()
     bound = tolerance.max_atol + tolerance.max_rtol * y.abs()
     wrong = ~(error <= bound)
@@ -287,14 +280,13 @@ def _compare_in_full(
     if rule is None:
         rms = _relative(norms[0] ** 2, norms[1] ** 2)
         return Comparison(matched=matched, max_abs_error=max_abs, max_rel_error=max_rel, rms_error=rms)
-    index = _index(first, expected.shape)
     shape = expected.shape
     pattern = describe_failure(x.reshape(shape), y.reshape(shape), wrong.reshape(shape))
     reason = (
-        f"output `{name}`: {rule}; at {list(index)}: {float(x[first]):.9g}, expected {float(y[first]):.9g}; "
+        f"output `{name}`: {rule}; at {_index(first, shape)}: {float(x[first]):.9g}, expected {float(y[first]):.9g}; "
         f"pattern: {pattern}"
     )
-    return Comparison(Verdict.INCORRECT_NUMERICAL, reason, matched, max_abs, max_rel, index)
+    return Comparison(Verdict.INCORRECT_NUMERICAL, reason, matched, max_abs, max_rel)
 
 
 def _norm(values: torch.Tensor) -> float:
@@ -347,9 +339,5 @@ def _unpacked(packed: torch.Tensor) -> torch.Tensor:
     return torch.stack((values[bits & 15], values[bits >> 4]), dim=-1).flatten(-2)
 
 
-def _index(flat: int, shape: torch.Size) -> tuple[int, ...]:
-    index: list[int] = []
-    for size in reversed(shape):
-        index.append(flat % size)
-        flat //= size
-    return tuple(reversed(index))
+def _index(flat: int, shape: torch.Size) -> list[int]:
+    return [int(position) for position in torch.unravel_index(torch.tensor(flat), shape)]

@@ -14,20 +14,19 @@ import torch
 from harness.errors import FormatError
 from harness.failpoints import failpoint
 from harness.formats.usable_solution import UnusableSolutionError, usable_solution
-from harness.judge.baseline.alone import time_baseline_alone
 from harness.judge.baseline.baseline_runners import COMPILED, Opponents
-from harness.judge.baseline.slowdown import slowed_by
+from harness.judge.baseline.slowdown import slowed_by, time_baseline_alone
 from harness.judge.build.builder import BuildFailed
-from harness.judge.checks import WorkloadCheck, WorkloadSets
+from harness.judge.checks import Tally, WorkloadCheck, WorkloadSets
 from harness.judge.devices.interface import Device
 from harness.judge.input_data.inputs import InputSource
 from harness.judge.input_data.layout import layout_of
 from harness.judge.recording import NotRecorded, RecordableWorkload, Recorded, record
 from harness.judge.reference import Reference
-from harness.judge.round_outcomes import BaselineFailed, Tally, TimedBlocks
 from harness.judge.rounds import REPETITIONS, Rounds, remaining_s
-from harness.judge.runners import NoRoom, RunnerFailed
+from harness.judge.runners import BaselineFailed, NoRoom, RunnerFailed
 from harness.judge.sides import Side, Staged, load, stage_solution
+from harness.judge.timing import TimedBlocks
 from harness.judge.verdict import correct, failed, one_line, overall, timed, weakest_trust, with_bounds
 from harness.model.config import SandboxKind
 from harness.model.interval import summarise
@@ -92,14 +91,10 @@ class Evaluation:
     def __init__(
         self, judge: Resources, request: JudgeRequest, problem: Problem, reference: Reference, progress: Progress
     ) -> None:
-        self._judge = judge
-        self._device = judge.device
-        self._opponents = judge.opponents(judge.device)
-        self._request = request
-        self._problem = problem
-        self._reference = reference
-        self._progress = progress
-        device = judge.device
+        self._judge, self._request, self._problem = judge, request, problem
+        self._reference, self._progress = reference, progress
+        self._device = device = judge.device
+        self._opponents = judge.opponents(device)
         self._inputs = InputSource(problem, reference=reference, device=device.memory_on, copy_all=device.copy_all)
         self._candidate: Side | None = None
         self._own_baseline: Side | None = None
@@ -112,8 +107,7 @@ class Evaluation:
         """Times of the workloads whose baseline was slower than before the candidate's process existed, by uuid."""
 
     def _report(self, stage: str, done: int = 0) -> None:
-        of = len(self._problem.workloads)
-        self._progress(JudgeProgress(id=self._request.id, stage=stage, done=done, of=of))
+        self._progress(JudgeProgress(id=self._request.id, stage=stage, done=done, of=len(self._problem.workloads)))
 
     def run(self) -> JudgeAnswer:
         """Judge the candidate, and return the answer.
@@ -127,10 +121,7 @@ class Evaluation:
         try:
             solution = self._read()
             self._staged = staged = stage_solution(
-                self._problem,
-                solution,
-                cache_dir=self._judge.cache_dir,
-                sandbox=self._judge.sandbox,
+                self._problem, solution, cache_dir=self._judge.cache_dir, sandbox=self._judge.sandbox
             )
         except (FormatError, BuildFailed) as error:  # the build raises FormatError for a malformed launch plan
             reason = one_line(error) if isinstance(error, FormatError) else error.reason
@@ -138,7 +129,8 @@ class Evaluation:
             return self._answer(results, time.monotonic() - begin, 0.0, reason)
         built = time.monotonic()
         if staged.sealed and staged.binary in self._request.known_binaries:
-            return self._repeated_answer(staged.binary, built - begin)
+            repeated = {"verdict": self._request.known_binaries[staged.binary], "measured": False}
+            return self._answer([], built - begin, 0.0).model_copy(update=repeated)
         failpoint("judge.before_rounds")
         try:
             self._choose_clock(sealed=staged.sealed)
@@ -154,11 +146,6 @@ class Evaluation:
         failpoint("judge.before_answer")
         return self._answer(results, built - begin, time.monotonic() - built)
 
-    def _repeated_answer(self, binary: str, build_s: float) -> JudgeAnswer:
-        """Return the answer for a sealed candidate whose code and launches were measured before."""
-        answer = self._answer([], build_s, 0.0)
-        return answer.model_copy(update={"verdict": self._request.known_binaries[binary], "measured": False})
-
     @property
     def sealed(self) -> Staged | None:
         """Files and plans of the candidate for the trusted launcher; None if its own code makes its calls."""
@@ -171,7 +158,8 @@ class Evaluation:
     def _timed_workloads(self) -> list[WorkloadResult]:
         self._prepare_opponents()
         if self._device.calibration.work_outlasts_stop:
-            self._time_baselines_alone()
+            workloads = self._problem.workloads
+            self._baselines_alone_ns = {workload.uuid: self._baseline_alone_ns(workload) for workload in workloads}
         self._deadline = time.monotonic() + self._request.max_judge_s
         results = self._workloads()
         if self._recorded is None:
@@ -185,7 +173,8 @@ class Evaluation:
         self._deadline = time.monotonic() + self._request.max_judge_s
         try:
             side = self._ready_candidate()
-            self._recorded = record(side, map(self._recordable, self._problem.workloads), self._call_limit_s)
+            workloads = map(self._recordable, self._problem.workloads)
+            self._recorded = record(side, workloads, lambda most_s: min(most_s, remaining_s(self._deadline)))
         except NotRecorded as outcome:
             self._recording = Recording(reason=str(outcome))
             return
@@ -203,9 +192,6 @@ class Evaluation:
         sets = WorkloadSets(self._problem, self._inputs, workload)
         check = WorkloadCheck(self._reference, sets, self._device.summed)
         return RecordableWorkload(workload, layout, self._device.memory(layout), check)
-
-    def _call_limit_s(self, most_s: float) -> float:
-        return min(most_s, remaining_s(self._deadline))
 
     def _time_without_replay(self, staged: Staged, reason: str) -> None:
         """Discard the recording for this reason, and time the solution itself."""
@@ -253,16 +239,12 @@ class Evaluation:
         own = self._own_baseline if variant == "baseline" else None
         return own or self._opponents.trusted(self._problem, variant)
 
-    def _time_baselines_alone(self) -> None:
-        """Time the baseline of each workload before the candidate is loaded.
+    def _baseline_alone_ns(self, workload: Workload) -> tuple[float, ...]:
+        """Time the baseline of a workload while no process of the candidate exists.
 
         Raises:
-            BaselineFailed: a baseline broke.
+            BaselineFailed: the baseline broke.
         """
-        for workload in self._problem.workloads:
-            self._baselines_alone_ns[workload.uuid] = self._baseline_alone_ns(workload)
-
-    def _baseline_alone_ns(self, workload: Workload) -> tuple[float, ...]:
         self._device.settle()  # the same conditions as during the candidate's blocks
         variant, layout = self._variant(workload), layout_of(self._problem, workload)
         memory, sets = self._device.memory(layout), WorkloadSets(self._problem, self._inputs, workload)
@@ -275,14 +257,13 @@ class Evaluation:
         """Return the result of every workload. After the first failure the others are checked and not timed."""
         results: list[WorkloadResult] = []
         for number, workload in enumerate(self._problem.workloads):
-            sound = all(result.verdict is Verdict.PASSED for result in results)
-            if any(result.verdict is Verdict.REWARD_HACK for result in results):
-                results.append(
-                    failed(workload, Verdict.REWARD_HACK, "not run: the candidate cheated on another workload")
-                )
+            verdicts = {result.verdict for result in results}
+            if Verdict.REWARD_HACK in verdicts:
+                reason = "not run: the candidate cheated on another workload"
+                results.append(failed(workload, Verdict.REWARD_HACK, reason))
                 continue
             self._report("workload", number)
-            results.append(self._workload(workload, timing=sound))
+            results.append(self._workload(workload, timing=verdicts <= {Verdict.PASSED}))
         return self._without_slow_host(results) if self._slowed else results
 
     def _without_slow_host(self, results: Sequence[WorkloadResult]) -> list[WorkloadResult]:
@@ -313,19 +294,14 @@ class Evaluation:
         opponent = self._opponent(variant)
         sets = WorkloadSets(self._problem, self._inputs, workload)
         check = WorkloadCheck(self._reference, sets, self._device.summed)
-        rounds: Rounds | None = None
-        failure: RunnerFailed
+        tally, alone_ns = Tally(), self._baselines_alone_ns.get(workload.uuid, ())
+        count = len(self._problem.workloads)
+        half_width = self._request.half_width * math.sqrt(count)  # the mean of all workloads has the requested one
+        cap_s = _TIMING_SHARE[self._request.kind] * self._request.max_judge_s / count
         try:
             candidate = self._ready_candidate()
             rounds = Rounds(
-                memory,
-                sets,
-                check,
-                opponent,
-                candidate,
-                self._deadline,
-                self._serve_check,
-                self._baselines_alone_ns.get(workload.uuid, ()),
+                memory, sets, check, opponent, candidate, self._deadline, self._serve_check, alone_ns, tally
             )
             try:
                 opponent.prepare(workload, layout, memory.capacity, variant)
@@ -337,12 +313,12 @@ class Evaluation:
             candidate.prepare(workload, layout, memory.capacity)
             rounds.correctness()
             if not timing:
-                return correct(workload, rounds.tally)
+                return correct(workload, tally)
             self._device.settle()
             failpoint("judge.before_timing")
             for _ in range(REPETITIONS):  # a time below the hardware's bound accuses the candidate, so it is confirmed
-                times = rounds.time(self._half_width(), self._cap_s())
-                result = self._timed(workload, times, rounds.tally)
+                times = rounds.time(half_width, cap_s)
+                result = self._timed(workload, times, tally)
                 if result.verdict is not Verdict.SUSPECT:
                     break
                 begin = time.monotonic()
@@ -350,15 +326,13 @@ class Evaluation:
                 self._deadline += time.monotonic() - begin
                 rounds.deadline = self._deadline
             if times.slowdown_uncertainty and self._device.calibration.work_outlasts_stop:
-                self._slowed[workload.uuid] = times, rounds.tally
+                self._slowed[workload.uuid] = times, tally
             notes = [note for note in (check.note, result.note) if note]
             return result.model_copy(update={"note": "; ".join(notes) or None})
-        except torch.OutOfMemoryError as error:
-            failure = NoRoom(one_line(error))
-        except RunnerFailed as error:
-            failure = error
-        self._end_candidate()
-        return failed(workload, failure.verdict, failure.reason, rounds.tally if rounds else None)
+        except (torch.OutOfMemoryError, RunnerFailed) as error:
+            failure = error if isinstance(error, RunnerFailed) else NoRoom(one_line(error))
+            self._end_candidate()
+            return failed(workload, failure.verdict, failure.reason, tally)
 
     def _timed(self, workload: Workload, times: TimedBlocks, tally: Tally) -> WorkloadResult:
         """Return a workload's times with bound, floor and score, or with a note of the reason why it has none."""
@@ -379,13 +353,6 @@ class Evaluation:
         spent_s = self._judge.serve_check()
         self._deadline += spent_s
         return spent_s
-
-    def _half_width(self) -> float:
-        """Return the half-width of one workload's interval at which the mean of all workloads has the requested one."""
-        return self._request.half_width * math.sqrt(len(self._problem.workloads))
-
-    def _cap_s(self) -> float:
-        return _TIMING_SHARE[self._request.kind] * self._request.max_judge_s / len(self._problem.workloads)
 
     def _ready_candidate(self) -> Side:
         """Return the candidate's runner: the present one, or a fresh one after it broke.

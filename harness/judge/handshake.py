@@ -15,6 +15,11 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from harness.judge.clock import dispatch_ns, handshake_ns
+from harness.judge.devices.interface import Batch, Device
+from harness.judge.input_data.layout import Layout, calibration_layout
+from harness.judge.runners import Runner
+from harness.runner import wire
 from harness.workspace.files import atomic_write
 
 _FEWEST, _MOST = 3, 12
@@ -25,6 +30,10 @@ _OUTLIER = 2.0
 factor of up to 1.7 between the processes they use."""
 _REMEMBERED = 9
 _FILE = "handshakes.json"
+_COPIED_BYTES, _COPIES = 1 << 20, 6
+"""Work of the calibration batch: enough to use the caches at the ends of the batch as a real batch does."""
+_DISPATCHES = 1000
+_WITHIN_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -34,6 +43,25 @@ class HandshakeCalibration:
     ns: float
     refused_ns: float | None = None
     """The smallest calibration, if it was an outlier; `ns` is then the usual handshake."""
+
+
+def measure_overheads(device: Device, runner: Runner) -> tuple[float, float]:
+    """Return the handshake of a batch and the dispatch of a call, in nanoseconds.
+
+    Args:
+        device: the CPU.
+        runner: a new runner, which can be used for nothing else afterwards.
+    """
+    words, descriptors = device.grant(runner)
+    runner.ask({"op": "load", "language": "empty", **words}, wire.Code.LOADED, _WITHIN_S, descriptors)
+
+    def batches(layout: Layout, calls: int) -> Callable[[], Batch]:
+        memory = device.memory(layout)
+        runner.ask(layout.message(calls, ""), wire.Code.READY, _WITHIN_S)
+        return lambda: device.batch(runner, memory, range(calls), _WITHIN_S)
+
+    handshake = handshake_ns(batches(calibration_layout(1, _COPIED_BYTES, (_COPIED_BYTES,)), _COPIES))
+    return handshake, dispatch_ns(batches(calibration_layout(5, 64, (0,)), _DISPATCHES), _DISPATCHES)
 
 
 class _Remembered(BaseModel):

@@ -14,9 +14,7 @@ _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
 _FILES = {errno.EMFILE, errno.ENFILE}
 _MEMORY = {errno.ENOMEM, errno.EAGAIN}
 """EAGAIN: the kernel refuses to start another process or thread."""
-_NO_MEMORY = re.compile(
-    r"can't allocate memory|can't start new thread|std::bad_alloc|CUDA out of memory", re.IGNORECASE
-)
+_NO_MEMORY = re.compile(r"(?i)can't allocate memory|can't start new thread|std::bad_alloc|CUDA out of memory")
 """Messages of torch's allocators, of Python's threads and of C++."""
 # Source: cudaGetErrorString and cudaError in the CUDA Runtime API, and nvmlErrorString in the NVML API Reference.
 _NO_DRIVER = re.compile(

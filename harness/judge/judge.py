@@ -18,45 +18,27 @@ from harness.formats.problems import load_problem
 from harness.formats.solutions import load_solution
 from harness.judge.baseline.baseline_runners import Opponents
 from harness.judge.baseline.baselines import measure
-from harness.judge.counters.latency import cold_and_warm_us
-from harness.judge.counters.profiling import ProfileTarget, find_profiled, profile_replay
-from harness.judge.counters.replays import Replay, replay_key, store_replay
+from harness.judge.counters.profiling import ProfileTarget, cold_and_warm_us, find_profiled, profile_replay
+from harness.judge.counters.replays import replay_key, store_replay
 from harness.judge.devices.interface import Device
 from harness.judge.evaluation import Evaluation, Progress
 from harness.judge.input_data.inputs import InputSource
 from harness.judge.input_data.layout import layout_of
 from harness.judge.reference import Reference, load_reference
-from harness.judge.round_outcomes import BaselineFailed
+from harness.judge.runners import BaselineFailed
 from harness.judge.sides import Staged
 from harness.judge.solution_check import WaitingChecks
 from harness.judge.verdict import failed, one_line
 from harness.judge.version import judge_version
 from harness.model.config import SandboxKind
 from harness.model.counters import CounterReport
-from harness.model.judging import (
-    Cost,
-    EnvironmentRecord,
-    JudgeAnswer,
-    JudgeRequest,
-    Summary,
-)
+from harness.model.judging import Cost, EnvironmentRecord, JudgeAnswer, JudgeRequest, Summary
 from harness.model.problem import Problem, Workload
 from harness.model.verdict import Verdict
 from harness.sol.cpu import measured_cpu
 from harness.sol.hardware import CPU
 from harness.sol.roofline import Bounds, NoBoundError, bounds
 from harness.sol.targets import hardware
-
-
-def environment(sandbox: SandboxKind) -> EnvironmentRecord:
-    """Return the versions of the software that judges."""
-    return EnvironmentRecord(
-        harness=harness.__version__,
-        judge=judge_version(),
-        python=platform.python_version(),
-        torch=torch.__version__,
-        sandbox=sandbox,
-    )
 
 
 class Judge:
@@ -73,7 +55,13 @@ class Judge:
         self, device: Device, *, cache_dir: Path, sandbox: SandboxKind, checks: WaitingChecks | None = None
     ) -> None:
         self.device = device
-        self.environment = environment(sandbox)
+        self.environment = EnvironmentRecord(
+            harness=harness.__version__,
+            judge=judge_version(),
+            python=platform.python_version(),
+            torch=torch.__version__,
+            sandbox=sandbox,
+        )
         self.cache_dir = cache_dir
         self.sandbox: SandboxKind = sandbox
         self._opponents: dict[int, Opponents] = {}
@@ -110,8 +98,7 @@ class Judge:
         try:
             self._try_reference(problem, reference)
             if request.solution_dir is None:
-                answer = measure(request, problem, reference, self.device, self.opponents, progress)
-                return answer.model_copy(update={"environment": self.environment_with(answer.environment)})
+                return measure(request, problem, reference, self.device, self.environment, self.opponents, progress)
             if request.kind == "profile":
                 return self._profiled(request, problem, reference)
             return self._evaluated(request, problem, reference, progress)
@@ -149,17 +136,15 @@ class Judge:
         source = InputSource(problem, reference=reference, device=self.device.memory_on, copy_all=self.device.copy_all)
         target = ProfileTarget(self.device.target, device.name, device.id, self.sandbox, self.cache_dir)
         profiled = find_profiled(problem, solution, request.workload, target)
-        report = profiled if isinstance(profiled, CounterReport) else self._counters(problem, profiled, source, target)
+        if isinstance(profiled, CounterReport):
+            report = profiled
+        else:
+            report = profile_replay(problem, *profiled, source, target)
+            latency = cold_and_warm_us(self.device, problem, *profiled, source)
+            if latency is not None:
+                report = report.model_copy(update={"cold_us": latency[0], "warm_us": latency[1]})
         answer = self._refused(request, Verdict.PASSED, "a profile has no verdict")
         return answer.model_copy(update={"counters": report, "device": device})
-
-    def _counters(
-        self, problem: Problem, profiled: tuple[Workload, Replay], source: InputSource, target: ProfileTarget
-    ) -> CounterReport:
-        workload, replay = profiled
-        report = profile_replay(problem, workload, replay, source, target)
-        latency = cold_and_warm_us(self.device, problem, workload, replay, source)
-        return report if latency is None else report.model_copy(update={"cold_us": latency[0], "warm_us": latency[1]})
 
     def _try_reference(self, problem: Problem, reference: Reference) -> None:
         """Run a reference once, on the problem's smallest workload, before other work on the problem.
@@ -202,10 +187,6 @@ class Judge:
     def serve_check(self) -> float:
         """Serve a waiting check if it is due. Return the seconds that it took."""
         return self._checks.serve_next() if self._checks is not None else 0.0
-
-    def environment_with(self, record: EnvironmentRecord) -> EnvironmentRecord:
-        """Return this judge's environment with the additional fields of another record."""
-        return self.environment.model_copy(update=record.model_extra or {})
 
     def _refused(
         self, request: JudgeRequest, verdict: Verdict, reason: str, problem: Problem | None = None

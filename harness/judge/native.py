@@ -12,7 +12,6 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,9 +26,6 @@ _BUILD_S = 60
 _UNKNOWN, _REFUSED = 2**64 - 1, -2
 """native.cpp's UNKNOWN and REFUSED."""
 _ONE_PASS = frozenset({torch.float32, torch.bfloat16})
-
-Flush = Callable[[int, int], None]
-"""(address, bytes)"""
 
 
 class Process(ctypes.Structure):

@@ -37,13 +37,10 @@ _SUMMATION_ULPS = 32.0
 _PERTURBED_ULPS = 8.0
 _RAISED = frozenset({torch.float32, torch.bfloat16, torch.float16})
 _CASTS: dict[torch.dtype, Callable[..., Any]] = {
+    torch.float64: torch.Tensor.double,
     torch.float32: torch.Tensor.float,
     torch.float16: torch.Tensor.half,
     torch.bfloat16: torch.Tensor.bfloat16,
-}
-_WIDE_CASTS: dict[torch.dtype, Callable[..., Any]] = {
-    torch.float64: torch.Tensor.double,
-    torch.float32: torch.Tensor.float,
 }
 
 
@@ -54,7 +51,7 @@ class _InWiderFloats(TorchFunctionMode):
         super().__init__()
         self._dtype = dtype
         self._casts: dict[Callable[..., Any], Callable[..., Any]] = {
-            cast: _WIDE_CASTS[dtype] for narrow, cast in _CASTS.items() if narrow in _narrower(dtype)
+            cast: _CASTS[dtype] for narrow, cast in _CASTS.items() if narrow in _narrower(dtype)
         }
 
     def __enter__(self) -> Self:
@@ -136,7 +133,8 @@ class Truth:
     """Float outputs by name, in float64."""
     allowed: dict[str, float]
     """Relative root mean square error of an honest implementation, by output."""
-    _moved: Callable[[], dict[str, torch.Tensor]] = field(repr=False)
+    moved: Callable[[], dict[str, torch.Tensor]] = field(repr=False)
+    """Returns the float64 outputs for inputs changed in their last places, by name; empty if the reference fails."""
     _has_sensitivity: bool = False
 
     def broken_by(self, actual: Mapping[str, torch.Tensor]) -> str | None:
@@ -152,10 +150,6 @@ class Truth:
                 )
         return None
 
-    def moved(self) -> dict[str, torch.Tensor]:
-        """Return the float64 outputs for inputs changed in their last places, by name; empty if the reference fails."""
-        return self._moved()
-
     def limits_to_reference(self) -> dict[str, float]:
         """Return the largest relative difference from the reference, by output, if both keep the rule.
 
@@ -168,7 +162,7 @@ class Truth:
         if self._has_sensitivity:
             return
         self._has_sensitivity = True
-        for name, value in self._moved().items():
+        for name, value in self.moved().items():
             if name in self.allowed:
                 self.allowed[name] = max(self.allowed[name], relative_error(self.outputs[name], value))
 

@@ -9,37 +9,26 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from harness.judge.build.kernel_resources import resources_of_cubin
+from harness.judge.build.report import resources_of_cubin
 from harness.judge.checks import WorkloadCheck
 from harness.judge.devices.interface import Memory
 from harness.judge.input_data.layout import Layout
 from harness.judge.runners import Runner, RunnerFailed
 from harness.judge.shared_memory import Region
 from harness.judge.sides import Side, Stage, Staged, binary_hash
+from harness.model import launches
 from harness.model.checking import BuildReport
-from harness.model.launches import (
-    MAX_BLOCK,
-    MAX_CLUSTER,
-    MAX_GRID,
-    MAX_LAUNCHES,
-    MAX_THREADS,
-    MAX_WORKSPACE_BYTES,
-    Pointer,
-    ResolvedFill,
-    ResolvedLaunch,
-    ResolvedPlan,
-    Value,
-)
 from harness.model.problem import Workload
 from harness.runner import wire
-from harness.runner.module_variables import MalformedCubinError, check_size
+from harness.runner.cubin import MalformedCubinError, check_size
 
 CALLS = 3
 """Calls of the solution itself on each workload, each checked and with fresh inputs."""
@@ -100,9 +89,9 @@ class LaunchRecord(_RecordPart):
     reason: str | None = None
     """Reason why the call cannot be replayed; the other fields are then empty."""
     steps: tuple[Annotated[_LaunchStep | _FillStep, Field(discriminator="kind")], ...] = Field(
-        default=(), max_length=MAX_LAUNCHES
+        default=(), max_length=launches.MAX_LAUNCHES
     )
-    workspaces: dict[str, Annotated[int, Field(gt=0, le=MAX_WORKSPACE_BYTES)]] = {}
+    workspaces: dict[str, Annotated[int, Field(gt=0, le=launches.MAX_WORKSPACE_BYTES)]] = {}
     cubins: tuple[Annotated[int, Field(gt=0)], ...] = ()
     """Size of each cubin in bytes."""
 
@@ -111,7 +100,7 @@ class LaunchRecord(_RecordPart):
 class RecordedCall:
     """Plan of one call, and the cubins of its kernels, which the plan calls `NUMBER:SYMBOL`."""
 
-    plan: ResolvedPlan
+    plan: launches.ResolvedPlan
     cubins: tuple[bytes, ...]
 
 
@@ -120,7 +109,7 @@ class Recorded:
     """Recorded plans of a solution for all workloads."""
 
     cubins: tuple[bytes, ...]
-    plans: Mapping[str, ResolvedPlan]
+    plans: Mapping[str, launches.ResolvedPlan]
     """Plan by uuid of the workload."""
     bounded_us: Mapping[str, float]
     """Microseconds of a call of the solution itself by the bounded clock, by uuid of the workload; information only."""
@@ -138,14 +127,14 @@ class Recorded:
                 number, _, symbol = launch.kernel.partition(":")
                 symbols[int(number)][launch.kernel] = symbol
 
-        def put(runner: Stage) -> dict[str, object]:
+        def put(stage: Stage) -> dict[str, object]:
             directories = []
             for number, cubin in enumerate(self.cubins):
-                directory = runner.stage / str(number)
+                directory = stage.directory / str(number)
                 directory.mkdir()
                 (directory / "kernel.cubin").write_bytes(cubin)
                 (directory / "names.json").write_text(json.dumps({"symbols": symbols[number]}))
-                directories.append(runner.inside(directory))
+                directories.append(stage.inside(directory))
             return {"op": "load", "language": "cuda", "artefacts": directories}
 
         resources = tuple(
@@ -179,7 +168,7 @@ def record(side: Side, workloads: Iterable[RecordableWorkload], call_limit_s: Ca
         NotRecorded: a call cannot be replayed, or the launches differ between calls.
         RunnerFailed: the solution is wrong or broke.
     """
-    plans: dict[str, ResolvedPlan] = {}
+    plans: dict[str, launches.ResolvedPlan] = {}
     bounded_us: dict[str, float] = {}
     cubins: list[bytes] = []
     for recordable in workloads:
@@ -245,72 +234,63 @@ def parse(data: memoryview, layout: Layout) -> RecordedCall:
     sizes = {f"input:{field.name}": field.bytes for field in layout.inputs if field.scalar is None}
     sizes |= {f"output:{field.name}": field.bytes for field in layout.outputs}
     sizes |= {f"workspace:{name}": size for name, size in header.workspaces.items()}
-    if sum(header.workspaces.values()) > MAX_WORKSPACE_BYTES or begin + sum(header.cubins) > len(data):
+    if sum(header.workspaces.values()) > launches.MAX_WORKSPACE_BYTES or begin + sum(header.cubins) > len(data):
         raise NotRecorded("its record is malformed: it asks for too much memory")
     cubins = []
-    for size in header.cubins:
-        cubins.append(bytes(data[begin : begin + size]))
-        begin += size
     try:
-        for cubin in cubins:
-            check_size(cubin)
+        for size in header.cubins:
+            cubins.append(bytes(data[begin : begin + size]))
+            check_size(cubins[-1])
+            begin += size
     except MalformedCubinError as error:
         raise NotRecorded(f"its record is malformed: {error}") from None
     steps = tuple(
         _fill(step, sizes) if isinstance(step, _FillStep) else _launch(step, sizes, len(cubins))
         for step in header.steps
     )
-    spaces: dict[str, tuple[int, int | float | Literal["none"]]] = {
-        name: (size, "none") for name, size in header.workspaces.items()
-    }
-    return RecordedCall(ResolvedPlan(steps, spaces), tuple(cubins))
+    plan = launches.ResolvedPlan(steps, {name: (size, "none") for name, size in header.workspaces.items()})
+    return RecordedCall(plan, tuple(cubins))
 
 
-def _fill(step: _FillStep, sizes: Mapping[str, int]) -> ResolvedFill:
+def _fill(step: _FillStep, sizes: Mapping[str, int]) -> launches.ResolvedFill:
     if step.offset + step.bytes > sizes.get(step.buffer, 0):
         raise NotRecorded("its record is malformed: it fills memory outside its buffers")
-    return ResolvedFill(step.buffer, step.offset, step.bytes)
+    return launches.ResolvedFill(step.buffer, step.offset, step.bytes)
 
 
-def _launch(step: _LaunchStep, sizes: Mapping[str, int], cubins: int) -> ResolvedLaunch:
-    grid_fits = all(0 < extent <= limit for extent, limit in zip(step.grid, MAX_GRID, strict=True))
-    block_fits = all(0 < extent <= limit for extent, limit in zip(step.block, MAX_BLOCK, strict=True))
-    threads, blocks = _product(step.block), _product(step.cluster or (1, 1, 1))
-    if not grid_fits or not block_fits or threads > MAX_THREADS or not 0 < blocks <= MAX_CLUSTER:
+def _launch(step: _LaunchStep, sizes: Mapping[str, int], cubins: int) -> launches.ResolvedLaunch:
+    grid_fits = all(0 < extent <= limit for extent, limit in zip(step.grid, launches.MAX_GRID, strict=True))
+    block_fits = all(0 < extent <= limit for extent, limit in zip(step.block, launches.MAX_BLOCK, strict=True))
+    threads, blocks = math.prod(step.block), math.prod(step.cluster or ())
+    if not grid_fits or not block_fits or threads > launches.MAX_THREADS or not 0 < blocks <= launches.MAX_CLUSTER:
         raise NotRecorded("its record is malformed: a grid, block or cluster is larger than the hardware allows")
     if step.cubin >= cubins:
         raise NotRecorded("its record is malformed: it names a kernel that it does not contain")
-    arguments: list[Pointer | Value] = []
+    arguments: list[launches.Pointer | launches.Value] = []
     for argument in step.args:
         if isinstance(argument, _NumberArgument):
-            arguments.append(Value(argument.format, argument.value))
+            arguments.append(launches.Value(argument.format, argument.value))
             continue
         if argument.offset > sizes.get(argument.buffer, -1):
             raise NotRecorded("its record is malformed: a pointer is outside the call's buffers")
-        arguments.append(Pointer(argument.buffer, argument.offset))
+        arguments.append(launches.Pointer(argument.buffer, argument.offset))
     name = f"{step.cubin}:{step.symbol}"
-    return ResolvedLaunch(
+    return launches.ResolvedLaunch(
         name, step.grid, step.block, step.shared_bytes, step.cluster, step.cooperative, tuple(arguments)
     )
 
 
-def _product(extents: Sequence[int]) -> int:
-    x, y, z = extents
-    return x * y * z
-
-
-def _with_shared_numbers(call: RecordedCall, cubins: list[bytes]) -> ResolvedPlan:
+def _with_shared_numbers(call: RecordedCall, cubins: list[bytes]) -> launches.ResolvedPlan:
     """Return the plan with its kernels numbered as in `cubins`, to which missing cubins are appended."""
     numbers = []
     for cubin in call.cubins:
         if cubin not in cubins:
             cubins.append(cubin)
         numbers.append(cubins.index(cubin))
-    steps: list[ResolvedLaunch | ResolvedFill] = []
-    for step in call.plan.steps:
-        if isinstance(step, ResolvedLaunch):
-            number, _, symbol = step.kernel.partition(":")
-            steps.append(replace(step, kernel=f"{numbers[int(number)]}:{symbol}"))
-        else:
-            steps.append(step)
-    return ResolvedPlan(tuple(steps), call.plan.workspaces)
+
+    def renumbered(step: launches.ResolvedLaunch) -> launches.ResolvedLaunch:
+        number, _, symbol = step.kernel.partition(":")
+        return replace(step, kernel=f"{numbers[int(number)]}:{symbol}")
+
+    steps = (renumbered(step) if isinstance(step, launches.ResolvedLaunch) else step for step in call.plan.steps)
+    return launches.ResolvedPlan(tuple(steps), call.plan.workspaces)

@@ -74,12 +74,8 @@ def load_reference(problem: Problem) -> Reference:
     filename = f"<reference of {problem.key}>"
     module = ModuleType(f"reference_{problem.digest.rpartition(':')[2][:12]}")
     # inspect.getsource, which decorators and torch.compile's messages use, reads the lines from here.
-    linecache.cache[filename] = (
-        len(definition.reference),
-        None,
-        definition.reference.splitlines(keepends=True),
-        filename,
-    )
+    lines = definition.reference.splitlines(keepends=True)
+    linecache.cache[filename] = len(definition.reference), None, lines, filename
     try:
         exec(compile(definition.reference, filename, "exec"), module.__dict__)  # noqa: S102 - trusted, like the judge
     except Exception as error:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 from harness.formats.library_baselines import LibraryBaseline, library_baselines
-from harness.judge.round_outcomes import BaselineFailed
+from harness.judge.runners import BaselineFailed
 from harness.model.judging import LIBRARY_PREFIX, MoreBaseline, Variant
 from harness.model.problem import Problem
 from harness.sol.hardware import CPU

@@ -16,15 +16,14 @@ from dataclasses import dataclass, field
 import torch
 
 from harness.judge.baseline.slowdown import slowed_by
-from harness.judge.checks import WorkloadCheck, WorkloadSets
-from harness.judge.clock import calls_for, disturbed, per_call_ns
-from harness.judge.devices.interface import Calibration, Memory, T
-from harness.judge.placement_error import placement_error
+from harness.judge.checks import Tally, WorkloadCheck, WorkloadSets
+from harness.judge.clock import calls_for, disturbed, per_call_ns, placement_error
+from harness.judge.correctness import Comparison
+from harness.judge.devices.interface import Memory, T
 from harness.judge.reference import Value
-from harness.judge.round_outcomes import BaselineFailed, CheckOutcome, Tally, TimedBlocks
-from harness.judge.runners import RunnerFailed
+from harness.judge.runners import BaselineFailed, RunnerFailed
 from harness.judge.sides import Side
-from harness.judge.timing import Block, Race, TimedSide, counted_blocks, run_block, stopping_half_width
+from harness.judge.timing import Block, Race, TimedBlocks, TimedSide, counted_blocks, run_block, stopping_half_width
 from harness.model.geometric_mean import geometric_mean
 from harness.model.interval import FIRST_BLOCKS, blocks_needed
 from harness.model.verdict import Verdict
@@ -104,7 +103,9 @@ class Rounds:
             size = 1 if first else min(len(kinds), self.memory.capacity, 1 + secrets.randbelow(_CORRECTNESS_BATCH))
             batch_kinds, kinds = kinds[:size], kinds[size:]
             limit_s = self._batch_limit_s(size, self.candidate.first_call_s if first else LEAST_BATCH_S)
-            self._checked_batch(batch_kinds, limit_s)
+            self._fill(size, batch_kinds)
+            self.candidate.batch(self.memory, range(size), limit_s)
+            self._check(range(size), batch_kinds)
             first = False
 
     def _work_between_batches(self) -> float:
@@ -113,15 +114,10 @@ class Rounds:
         self.deadline += spent_s
         return spent_s
 
-    def _checked_batch(self, kinds: Sequence[str], within_s: float) -> None:
-        self._fill(len(kinds), kinds)
-        self.candidate.batch(self.memory, range(len(kinds)), within_s)
-        self._check(range(len(kinds)), kinds)
-
     def _check(self, slots: Sequence[int], kinds: Sequence[str] = ()) -> None:
         """Compare the candidate's outputs in these slots with the reference; `kinds` by slot, ordinary by default."""
 
-        def check_slot(slot: int) -> CheckOutcome:
+        def check_slot(slot: int) -> Comparison:
             inputs = self.memory.inputs(slot)
             outputs = self.memory.outputs(self.candidate.runner, slot)
             return self.checker.check(inputs, self._expected(inputs), outputs, kinds[slot] if kinds else "")
@@ -145,7 +141,7 @@ class Rounds:
         self._is_long_reference = self._is_long_reference or time.monotonic() - begin > _LONG_REFERENCE_S
         return expected
 
-    def _count(self, outcome: CheckOutcome, kind: str = "") -> None:
+    def _count(self, outcome: Comparison, kind: str = "") -> None:
         if outcome.reason is not None:
             reason = f"{outcome.reason} (inputs: {kind})" if kind else outcome.reason
             raise RunnerFailed(outcome.verdict, reason)
@@ -268,13 +264,15 @@ class Rounds:
         counted = counted_blocks(blocks, FIRST_BLOCKS)
         slowed = slowed_by(self.baseline_alone_ns, [block.baseline_ns for block in counted])
         slowdown_uncertainty = max(self.compare_single_calls(counted), slowed)
-        calls = race.candidate.calls
+        calls, separate = race.candidate.calls, self.candidate.device.calibration.separate_calls
+        sides = (0, 1) if separate else ()
+        readings = [[batch for block in counted for batch in block.readings[side]] for side in sides]
         return TimedBlocks(
             blocks=tuple(counted),
             discarded=len(blocks) - len(counted),
             calls=2 * calls * len(blocks),
             checked=self.timed_checks,
-            placement_error=_placement_error(counted, self.candidate.device.calibration),
+            placement_error=placement_error(readings) if separate else None,
             slowdown_uncertainty=slowdown_uncertainty,
         )
 
@@ -300,14 +298,12 @@ class Rounds:
 
     def _check_both(self, race: Race) -> None:
         """Check outputs of both sides: of a trusted baseline those of one slot, of another baseline a sample."""
-        baseline_calls = race.baseline.calls
+        calls = race.baseline.calls
         candidate_slots = set(self._sample(race.candidate.calls))
-        baseline_slots = {min(candidate_slots)} if self.baseline.trusted else set(self._sample(baseline_calls))
-        baseline_slots = {slot for slot in baseline_slots if slot < baseline_calls} or {
-            secrets.randbelow(baseline_calls)
-        }
+        baseline_slots = {min(candidate_slots)} if self.baseline.trusted else set(self._sample(calls))
+        baseline_slots = {slot for slot in baseline_slots if slot < calls} or {secrets.randbelow(calls)}
 
-        def check_slot(slot: int) -> tuple[CheckOutcome | None, CheckOutcome | None]:
+        def check_slot(slot: int) -> tuple[Comparison | None, Comparison | None]:
             inputs = self.memory.inputs(slot)
             expected = self._expected(inputs)
             of_candidate, of_baseline = (
@@ -359,9 +355,3 @@ class Rounds:
             f"a call alone takes {self._single_call_ns / 1e3:.1f} us, a call in a batch {batched_ns / 1e3:.1f} us: "
             "calls are not made one by one",
         )
-
-
-def _placement_error(blocks: Sequence[Block], calibration: Calibration) -> float | None:
-    if not calibration.separate_calls:
-        return None
-    return placement_error([[batch for block in blocks for batch in block.readings[side]] for side in (0, 1)])

@@ -19,19 +19,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-import harness
 from harness.errors import ConfigurationError
 from harness.failpoints import failpoint
 from harness.judge.channel import Channel, ChannelClosed, ChannelTimeout, MalformedRecord, RunnerRecord
 from harness.judge.isolation.cgroup_freezer import GroupFreezer
 from harness.judge.isolation.process_freezer import EndedWhileStopped, FreezeError, SandboxProcesses
 from harness.judge.isolation.resource_limits import SandboxLimits
-from harness.judge.isolation.sandbox import RUNNER_HOME, Binds, Sandboxed, launch
+from harness.judge.isolation.sandbox import STAGE, Binds, Sandboxed, launch, path_in_stage, runner_home
 from harness.model.config import SandboxKind
 from harness.model.verdict import Verdict
 from harness.runner import wire
 
-STAGE = "/stage"
 _HELLO_S = 120.0
 _EXIT_S, _JUST_ENDED_S = 5.0, 0.5
 """Seconds to wait for the exit code of a process that closed its channel, and of one that ended while stopped."""
@@ -46,7 +44,7 @@ _START = (
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Exit|Interrupt|Warning)\b")
 """Matches the line of a traceback that names the exception."""
 _FAULT = re.compile(r"^fault: signal \d+ code (-?\d{1,4}) address 0x([0-9a-f]{1,16})$", re.MULTILINE)
-"""Matches the line that `harness.runner.fault_report` prints."""
+"""Matches the line that `harness.runner.cpp` prints."""
 # Codes of SIGSEGV in sigaction(2): SEGV_MAPERR, SEGV_ACCERR, SI_KERNEL. The last is x86's general protection fault, for
 # example of an aligned vector instruction on an address that is not aligned.
 _NOT_MAPPED, _WRITE_REFUSED, _NO_ADDRESS = 1, 2, 128
@@ -72,6 +70,10 @@ class NoRoom(RunnerFailed):
 
     def __init__(self, cause: object) -> None:
         super().__init__(Verdict.RUNTIME_ERROR, f"left no memory on the device ({cause})")
+
+
+class BaselineFailed(Exception):  # noqa: N818 - a fault of the problem, not of the candidate
+    """A baseline returned wrong outputs or broke."""
 
 
 @dataclass(frozen=True)
@@ -111,17 +113,15 @@ class Runner:
         self.channel = Channel()
         self._processes: SandboxProcesses | None = None
         self._warming = self._is_warm = False
-        self.extra: dict[str, Any] = {}
         binds = Binds(read_only={self.stage: STAGE}, writable=dict(writable or {}), devices=plan.devices)
-        home = RUNNER_HOME if plan.sandbox == "bubblewrap" else str(self._home_without_sandbox())
-        env = dict(plan.env)
+        env, line = dict(plan.env), str(self.channel.runner_end)
         if plan.pinned is not None:
             env["OMP_NUM_THREADS"] = str(len(plan.pinned))
         if plan.sandbox == "none":
             env["TMPDIR"] = str(self.directory)
         self._process: Sandboxed = launch(
             plan.sandbox,
-            [sys.executable, "-I", "-B", "-c", _START, home, str(self.channel.runner_end)],
+            [sys.executable, "-I", "-B", "-c", _START, runner_home(plan.sandbox, self.directory), line],
             binds=binds,
             limits=plan.limits,
             env=env,
@@ -132,15 +132,9 @@ class Runner:
         self.channel.close_runner_end()
         failpoint("judge.runner_started")
 
-    def _home_without_sandbox(self) -> Path:
-        home = self.directory / "home"
-        home.mkdir()
-        (home / "runner").symlink_to(Path(harness.__file__).resolve().parent / "runner")
-        return home
-
     def inside(self, path: Path) -> str:
         """Return the path of a file of the stage, as the process in the sandbox sees it."""
-        return f"{STAGE}/{path.relative_to(self.stage)}" if self.plan.sandbox == "bubblewrap" else str(path)
+        return path_in_stage(self.plan.sandbox, self.stage, path)
 
     @property
     def is_warm(self) -> bool:

@@ -18,9 +18,8 @@ from collections.abc import Sequence
 import torch
 
 from harness.errors import ConfigurationError
-from harness.judge.input_data.layout import Field, Layout
+from harness.judge.input_data.layout import Layout
 from harness.judge.native import Native
-from harness.judge.reference import Value
 
 _F_SEAL_FUTURE_WRITE = 0x10  # linux/fcntl.h, since Linux 5.1; Python has no name for it
 _ALIVE, _RACING = 5, 3
@@ -69,6 +68,15 @@ class Region:
     def address(self) -> int:
         """Address of the first byte in the judge's process."""
         return int(self.all.data_ptr())
+
+    def slot(self, number: int, stride: int) -> torch.Tensor:
+        """Return the bytes of one slot.
+
+        Args:
+            number: of the slot.
+            stride: bytes from one slot to the next.
+        """
+        return self.all[number * stride : (number + 1) * stride]
 
     def take_page(self, begin: int) -> None:
         """Allocate the page at this offset in bytes, with this mapping's setting for huge pages."""
@@ -137,52 +145,7 @@ class OutputPool:
         self._spare.clear()
 
 
-def view(region: Region, field: Field, slot: int, stride: int) -> torch.Tensor:
-    """Return one input or output of one slot as a tensor on the shared memory.
-
-    Args:
-        region: memory of the inputs or of the outputs.
-        field: the input or output.
-        slot: number of the slot.
-        stride: bytes from one slot to the next.
-    """
-    begin = slot * stride + field.offset
-    return region.all[begin : begin + field.bytes].view(field.torch_dtype).view(field.shape)
-
-
-def input_views(region: Region, layout: Layout, slot: int) -> dict[str, torch.Tensor]:
-    """Return a slot's inputs by name, for writing; a Python scalar is a 0-d tensor of 64 bits.
-
-    Args:
-        region: memory of the inputs.
-        layout: of the workload.
-        slot: number of the slot.
-    """
-    return {field.name: view(region, field, slot, layout.input_stride) for field in layout.inputs}
-
-
-def read_inputs(region: Region, layout: Layout, slot: int) -> list[Value]:
-    """Return a slot's inputs in declaration order: tensors on the shared memory, and Python scalars.
-
-    Args:
-        region: memory of the inputs.
-        layout: of the workload.
-        slot: number of the slot.
-    """
-    values: list[Value] = []
-    for field in layout.inputs:
-        value = view(region, field, slot, layout.input_stride)
-        if field.scalar:
-            number = value.item()
-            values.append(bool(number) if field.scalar == "bool" else number)
-        else:
-            values.append(value)
-    return values
-
-
-def poison_outputs(
-    region: Region, layout: Layout, slots: Sequence[int], native: Native | None, inputs: Region | None = None
-) -> None:
+def poison_outputs(region: Region, layout: Layout, slots: Sequence[int], native: Native | None, inputs: Region) -> None:
     """Overwrite the outputs of slots with NaN, or with a pattern for other dtypes, so that no old value can pass.
 
     Args:
@@ -190,8 +153,7 @@ def poison_outputs(
         layout: of the workload.
         slots: numbers of the slots; those between the smallest and the largest are overwritten too.
         native: removes the outputs from all caches; None: they may stay cached.
-        inputs: memory of the inputs; outputs that are updated in place get the content of their input. None: nothing
-            is copied.
+        inputs: memory of the inputs; outputs that are updated in place get the content of their input.
     """
     stride = layout.output_stride
     begin, end = min(slots) * stride, (max(slots) + 1) * stride
@@ -206,26 +168,9 @@ def poison_outputs(
                 region.all[start : start + field.bytes].fill_(_OTHER_POISON)
                 if native is not None:
                     native.flush(region.address + start, field.bytes)
-    if inputs is not None:
-        _fill_updated(region, layout, slots, native, inputs)
-
-
-def _fill_updated(region: Region, layout: Layout, slots: Sequence[int], native: Native | None, inputs: Region) -> None:
     for source, field in layout.updated:
         for slot in slots:
             start, begin = slot * layout.output_stride + field.offset, slot * layout.input_stride + source.offset
             region.all[start : start + field.bytes] = inputs.all[begin : begin + source.bytes]
             if native is not None:
                 native.flush(region.address + start, field.bytes)
-
-
-def read_outputs(region: Region, layout: Layout, slot: int) -> dict[str, torch.Tensor]:
-    """Return a slot's outputs by name, on the shared memory. A bool output is a uint8 tensor: its bytes may be no bool.
-
-    Args:
-        region: memory of the outputs.
-        layout: of the workload.
-        slot: number of the slot.
-    """
-    outputs = {field.name: view(region, field, slot, layout.output_stride) for field in layout.outputs}
-    return {name: value.view(torch.uint8) if value.dtype == torch.bool else value for name, value in outputs.items()}

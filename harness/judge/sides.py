@@ -9,12 +9,12 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from harness.judge.build.builder import Built, build_cpp
+from harness.judge.build.builder import Built, build_cpp, files_of
 from harness.judge.build.cuda_builder import architecture, build_cuda
 from harness.judge.build.extension_builder import build_extension
-from harness.judge.build.warnings import build_warnings
+from harness.judge.build.report import build_warnings
 from harness.judge.devices.interface import Batch, Device, Memory
 from harness.judge.input_data.layout import Layout
 from harness.judge.runners import Runner
@@ -84,15 +84,13 @@ class Side:
         self.device.forget(self.runner)
 
 
-class Stage(Protocol):
+@dataclass(frozen=True)
+class Stage:
     """A directory from which a runner loads its solution."""
 
-    @property
-    def stage(self) -> Path:
-        """The directory on this host."""
-
-    def inside(self, path: Path) -> str:
-        """Return the path of a file in the directory, as the process in the sandbox sees it."""
+    directory: Path
+    inside: Callable[[Path], str]
+    """Returns the path of a file in the directory, as the process in the sandbox sees it."""
 
 
 @dataclass(frozen=True)
@@ -139,10 +137,10 @@ def stage_solution(problem: Problem, solution: Solution, *, cache_dir: Path, san
     if spec.language == "cuda":
         cuda_build = build_cuda(problem, solution, cache_dir=cache_dir, sandbox=sandbox)
 
-        def stage_cubin(runner: Stage) -> dict[str, object]:
+        def stage_cubin(stage: Stage) -> dict[str, object]:
             for name in ("kernel.cubin", "names.json"):
-                shutil.copyfile(cuda_build.directory / name, runner.stage / name)
-            return {**message, "artefacts": [runner.inside(runner.stage)]}
+                shutil.copyfile(cuda_build.directory / name, stage.directory / name)
+            return {**message, "artefacts": [stage.inside(stage.directory)]}
 
         cubin = cuda_build.directory / "kernel.cubin"
         plans = {uuid: plan.as_json() for uuid, plan in cuda_build.plans.items()}
@@ -157,33 +155,29 @@ def stage_solution(problem: Problem, solution: Solution, *, cache_dir: Path, san
         message |= {"binding": spec.binding or "tvm_ffi", "params": {}, "destination_passing": spec.destination_passing}
         return _stage_built(built, message)
 
-    def stage_sources(runner: Stage) -> dict[str, object]:
-        root = runner.stage / "solution"
-        for name in solution.sources:
+    def stage_sources(stage: Stage) -> dict[str, object]:
+        root = stage.directory / "solution"
+        for name, file in files_of(solution).items():
             target = root / name
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(solution.directory / name, target)
-        return {
-            **message,
-            "source": runner.inside(root / spec.file),
-            "params": dict(spec.params),
-            "destination_passing": spec.destination_passing,
-        }
+            shutil.copyfile(file, target)
+        return {**message, "source": stage.inside(root / spec.file)}
 
+    message |= {"params": dict(spec.params), "destination_passing": spec.destination_passing}
     return Staged(stage_sources, _COMPILING_S)
 
 
 def _stage_built(built: Built, message: dict[str, object], *, needs_torch: bool = True) -> Staged:
     """Return a shared object, ready to be loaded."""
 
-    def stage(runner: Stage) -> dict[str, object]:
-        target = runner.stage / "artefact.so"
+    def put(stage: Stage) -> dict[str, object]:
+        target = stage.directory / "artefact.so"
         shutil.copyfile(built.path, target)
-        return {**message, "artefact": runner.inside(target)}
+        return {**message, "artefact": stage.inside(target)}
 
     report = BuildReport(warnings=build_warnings(built.messages))
     binary = binary_hash([built.path.read_bytes()])
-    return Staged(stage, _COMPILED_S, report=report, artefact=built.path, binary=binary, needs_torch=needs_torch)
+    return Staged(put, _COMPILED_S, report=report, artefact=built.path, binary=binary, needs_torch=needs_torch)
 
 
 def binary_hash(files: Sequence[bytes], plans: Mapping[str, Mapping[str, Any]] | None = None) -> str:
@@ -202,12 +196,12 @@ def binary_hash(files: Sequence[bytes], plans: Mapping[str, Mapping[str, Any]] |
 def stage_reference(source: str) -> Staged:
     """Return a reference or a library baseline, ready to be loaded."""
 
-    def stage(runner: Stage) -> dict[str, object]:
-        target = runner.stage / "reference.py"
+    def put(stage: Stage) -> dict[str, object]:
+        target = stage.directory / "reference.py"
         target.write_text(source)
-        return {"op": "load", "language": "reference", "entry": "run", "source": runner.inside(target)}
+        return {"op": "load", "language": "reference", "entry": "run", "source": stage.inside(target)}
 
-    return Staged(stage, _REFERENCE_S)
+    return Staged(put, _REFERENCE_S)
 
 
 def load(device: Device, runner: Runner, staged: Staged, *, trusted: bool) -> Side:
@@ -224,7 +218,8 @@ def load(device: Device, runner: Runner, staged: Staged, *, trusted: bool) -> Si
     """
     try:
         grant, descriptors = device.grant(runner, sealed=staged.sealed)
-        record = runner.ask({**staged.put(runner), **grant}, wire.Code.LOADED, _LOAD_S, descriptors)
+        message = {**staged.put(Stage(runner.stage, runner.inside)), **grant}
+        record = runner.ask(message, wire.Code.LOADED, _LOAD_S, descriptors)
         device.loaded(runner, record.claimed_ns)
     except BaseException:
         device.forget(runner)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -22,11 +22,11 @@ from harness.judge.build import code_excerpt
 from harness.judge.build.builder import BuildFailed
 from harness.judge.build.cuda_builder import PTX_NAME
 from harness.judge.checks import WorkloadCheck, WorkloadSets
+from harness.judge.correctness import Comparison
 from harness.judge.devices.interface import Device, Memory
 from harness.judge.input_data.inputs import InputSource
 from harness.judge.input_data.layout import Layout, layout_of
 from harness.judge.reference import InvalidReferenceError, Reference, load_reference
-from harness.judge.round_outcomes import CheckOutcome
 from harness.judge.rounds import LEAST_BATCH_S
 from harness.judge.runners import RunnerFailed
 from harness.judge.sides import Side, Staged, load, stage_solution
@@ -139,11 +139,11 @@ def _code(request: CheckRequest, solution: Solution, staged: Staged, sandbox: Sa
     if request.show == "assembly":
         if staged.artefact is None:
             return f"a solution in {solution.spec.language} has no assembly: it is not compiled before it runs"
-        return code_excerpt.assembly(staged.artefact, function, solution, sandbox)
+        return code_excerpt.assembly(staged.artefact, function, sandbox)
     if staged.cubin is None:
         return f"only solutions in language cuda have {request.show.upper()} before they run"
     if request.show == "sass":
-        return code_excerpt.sass(staged.cubin, function, solution, sandbox)
+        return code_excerpt.sass(staged.cubin, function, sandbox)
     text = staged.cubin.with_name(PTX_NAME)
     return code_excerpt.ptx(text.read_text(errors="replace"), function) if text.is_file() else "there is no PTX"
 
@@ -159,13 +159,14 @@ class _Checking:
     def run(self) -> list[CheckedWorkload]:
         """Check the workloads from small to large, until one fails or the time limit is reached."""
         layouts = {workload.uuid: layout_of(self._problem, workload) for workload in self._problem.workloads}
-        until = time.process_time() + WORKLOADS_S, time.monotonic() + LONGEST_S
+        processor_end, end = time.process_time() + WORKLOADS_S, time.monotonic() + LONGEST_S
         checked: list[CheckedWorkload] = []
         with self._device.temporary_memory(list(layouts.values())):
             try:
                 for workload in sorted(self._problem.workloads, key=lambda work: layouts[work.uuid].io_bytes):
                     checked.append(self._workload(workload, layouts[workload.uuid]))
-                    if checked[-1].verdict is not Verdict.PASSED or self._is_late(until):
+                    late = time.process_time() > processor_end or time.monotonic() > end
+                    if late or checked[-1].verdict is not Verdict.PASSED:
                         break
             finally:
                 if self._side is not None:
@@ -173,24 +174,19 @@ class _Checking:
         order = {workload.uuid: number for number, workload in enumerate(self._problem.workloads)}
         return sorted(checked, key=lambda work: order[work.uuid])
 
-    @staticmethod
-    def _is_late(until: tuple[float, float]) -> bool:
-        return time.process_time() > until[0] or time.monotonic() > until[1]
-
     def _workload(self, workload: Workload, layout: Layout) -> CheckedWorkload:
-        outcomes: list[CheckOutcome] = []
+        outcomes: list[Comparison] = []
         try:
             memory = self._device.memory(layout)
             side = self._loaded()
             side.prepare(workload, layout, memory.capacity)
             sets = WorkloadSets(self._problem, self._inputs, workload)
             check = WorkloadCheck(self._reference, sets, self._device.summed)
-            outcomes.append(
-                self._batch(side, memory, sets, check, [""] * min(_EQUAL_SETS, memory.capacity), side.first_call_s)
-            )
-            kinds = list(sets.stress())
-            for begin in range(0, len(kinds), min(_MOST_SETS, memory.capacity)):
-                batch_kinds = kinds[begin : begin + min(_MOST_SETS, memory.capacity)]
+            ordinary = [""] * min(_EQUAL_SETS, memory.capacity)
+            outcomes.append(self._batch(side, memory, sets, check, ordinary, side.first_call_s))
+            kinds, size = sets.stress(), min(_MOST_SETS, memory.capacity)
+            for begin in range(0, len(kinds), size):
+                batch_kinds = kinds[begin : begin + size]
                 outcomes.append(self._batch(side, memory, sets, check, batch_kinds, LEAST_BATCH_S))
         except torch.OutOfMemoryError as error:
             return CheckedWorkload(uuid=workload.uuid, verdict=Verdict.RUNTIME_ERROR, reason=f"no memory left: {error}")
@@ -223,7 +219,7 @@ class _Checking:
         check: WorkloadCheck,
         kinds: Sequence[str],
         within_s: float,
-    ) -> CheckOutcome:
+    ) -> Comparison:
         """Make one batch of calls, and check each. All ordinary calls have the inputs of the first.
 
         Raises:
@@ -250,10 +246,10 @@ class _Checking:
                 raise RunnerFailed(outcome.verdict, f"{unequal}; {reason}" if unequal else reason)
         worst = max(outcomes, key=lambda outcome: outcome.max_abs_error)
         matched = min(outcome.matched for outcome in outcomes)
-        return CheckOutcome(Verdict.PASSED, None, worst.max_abs_error, worst.max_rel_error, matched)
+        return replace(worst, matched=matched)
 
 
-def _difference(memory: Memory, side: Side, outcomes: Sequence[CheckOutcome]) -> str:
+def _difference(memory: Memory, side: Side, outcomes: Sequence[Comparison]) -> str:
     """Return the beginning of a reason for different outputs of two calls with equal inputs; "" if they are equal."""
     if len(outcomes) < _EQUAL_SETS:
         return ""

@@ -52,6 +52,22 @@ class Block:
 
 
 @dataclass(frozen=True)
+class TimedBlocks:
+    """Result of timing one workload."""
+
+    blocks: tuple[Block, ...]
+    discarded: int
+    calls: int
+    """Calls of the candidate in all timed batches."""
+    checked: int
+    """Number of these calls whose outputs were checked."""
+    placement_error: float | None
+    """See `WorkloadResult`; None where calls are not timed one by one."""
+    slowdown_uncertainty: float
+    """Log ratio by which the candidate may be slower than its batches show. It is part of the error of processes."""
+
+
+@dataclass(frozen=True)
 class TimedSide:
     """One side of a race: its calls per batch, and the seconds that a batch may take."""
 

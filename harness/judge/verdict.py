@@ -6,8 +6,9 @@ import math
 import statistics
 from collections.abc import Sequence
 
+from harness.judge.checks import Tally
 from harness.judge.devices.interface import Device
-from harness.judge.round_outcomes import Tally, TimedBlocks
+from harness.judge.timing import TimedBlocks
 from harness.model.geometric_mean import geometric_mean
 from harness.model.interval import SetupError, workload_interval
 from harness.model.judging import BoundRates, Variant, WorkloadResult
@@ -73,6 +74,7 @@ def timed(
     sides = (device.process_error(call_ns, (sol_us or 0.0) * 1e3) for call_ns in (latency_ns, baseline_ns))
     process_error = math.hypot(*sides, times.slowdown_uncertainty)
     speedup, interval = workload_interval(ratios, SetupError(times.placement_error or 0.0, process_error))
+    subtracted_ns = statistics.fmean(block.subtracted_ns for block in times.blocks)
     result = WorkloadResult(
         uuid=workload.uuid,
         verdict=Verdict.PASSED,
@@ -84,10 +86,7 @@ def timed(
         placement_error=times.placement_error,
         process_error=process_error or None,
         claimed_us=statistics.fmean(block.claimed_ns for block in times.blocks) / 1e3,
-        subtracted_us=(
-            statistics.fmean(block.subtracted_ns for block in times.blocks) + device.calibration.call_overhead_ns
-        )
-        / 1e3,
+        subtracted_us=(subtracted_ns + device.calibration.call_overhead_ns) / 1e3,
         checked=times.checked,
         calls=times.calls,
         blocks=len(times.blocks),
@@ -97,24 +96,20 @@ def timed(
     return _with_errors(result, tally)
 
 
-def with_bounds(
-    result: WorkloadResult, sol_us: float | None, floor_us: float | None, rates: BoundRates | None = None
-) -> WorkloadResult:
+def with_bounds(result: WorkloadResult, sol_us: float, floor_us: float, rates: BoundRates) -> WorkloadResult:
     """Add bound, floor and score, and reject a latency that is below the floor by more than the clock's error.
 
     Args:
         result: result of a workload.
-        sol_us: speed-of-light bound of the workload in microseconds; None if it has none.
-        floor_us: floor of the workload in microseconds, which no latency can undercut; None if it has none.
+        sol_us: speed-of-light bound of the workload in microseconds.
+        floor_us: floor of the workload in microseconds, which no latency can undercut.
         rates: source of the device's rates in bound and floor.
     """
     latency, baseline = result.latency_us, result.baseline_us
-    if latency is None or baseline is None:
-        return result.model_copy(update={"sol_us": sol_us, "floor_us": floor_us, "bound_rates": rates})
     update: dict[str, object] = {"sol_us": sol_us, "floor_us": floor_us, "bound_rates": rates}
-    if sol_us is not None:
+    if latency is not None and baseline is not None:
         update["score"] = score(latency, baseline, sol_us)
-    if floor_us is not None and latency < least_possible_us(floor_us):
+    if latency is not None and latency < least_possible_us(floor_us):
         update["verdict"] = Verdict.SUSPECT
         update["reason"] = f"{latency:.3f} us a call is below the floor of {floor_us:.3f} us that the hardware allows"
     return result.model_copy(update=update)

@@ -70,13 +70,8 @@ class CudaLine:
         from .recording import record_call  # noqa: PLC0415 - only for Triton solutions
 
         (descriptor,) = descriptors
-        record_call(
-            descriptor,
-            solution.split_call(self._workload),
-            self._workload,
-            message["placement"],
-            passing=solution.destination_passing,
-        )
+        call, passing = solution.split_call(self._workload), solution.destination_passing
+        record_call(descriptor, call, self._workload, message["placement"], passing=passing)
 
     def cold_and_warm(self, placement: int) -> tuple[int, int]:
         """See `SealedCalls`; the inputs are those at the placement."""

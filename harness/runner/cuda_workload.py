@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from .device_memory import AddressRange, PhysicalMemory, bytes_tensor
-from .shared_memory import SCALAR_FORMATS, SlotField
+from .shared_memory import SCALAR_FORMATS, SlotField, WorkloadSlots
 
 
 class PlacementMemory:
@@ -40,17 +40,8 @@ class PlacementMemory:
 
     def workload(self, message: dict[str, Any]) -> CudaWorkload:
         """Return the workload that the judge's JSON describes."""
-        return CudaWorkload(
-            memory=self,
-            inputs=tuple(SlotField.of(field) for field in message["inputs"]),
-            outputs=tuple(SlotField.of(field) for field in message["outputs"]),
-            input_stride=message["input_stride"],
-            stride=message["placement_bytes"],
-            slots=message["slots"],
-            axes=tuple(message["axes"]),
-            variant=message["variant"],
-            plan=message.get("plan", {}),
-        )
+        plan = message.get("plan", {})
+        return CudaWorkload.of(message, memory=self, stride=message["placement_bytes"], plan=plan)
 
     def map(self, descriptors: Sequence[int], size: int) -> None:
         """Replace the mapped placements by those of another workload.
@@ -81,19 +72,12 @@ def window(size: int) -> tuple[AddressRange, torch.Tensor]:
 
 
 @dataclass(frozen=True)
-class CudaWorkload:
+class CudaWorkload(WorkloadSlots):
     """The slots of one workload in device memory; a slot is a placement."""
 
     memory: PlacementMemory
-    inputs: tuple[SlotField, ...]
-    outputs: tuple[SlotField, ...]
-    input_stride: int
     stride: int
     """Bytes from one placement to the next."""
-    slots: int
-    """Number of placements."""
-    axes: tuple[int, ...]
-    variant: str
     plan: dict[str, Any]
     """Of a sealed solution: `ResolvedPlan` as plain data."""
 
@@ -103,15 +87,15 @@ class CudaWorkload:
         return flat.view(field.shape)
 
     def input_tensors(self, slot: int) -> list[Any]:
-        """The inputs of one slot in order, None where a Python scalar stands."""
+        """See `WorkloadSlots`."""
         return [None if field.scalar else self._tensor(field, slot * self.stride) for field in self.inputs]
 
     def output_tensors(self, slot: int) -> list[torch.Tensor]:
-        """The outputs of one slot in order."""
+        """See `WorkloadSlots`."""
         return [self._tensor(field, slot * self.stride + self.input_stride) for field in self.outputs]
 
     def scalar_readers(self) -> list[tuple[int, str, Any]]:
-        """(position among the inputs, kind, view such that view[slot] is the value) of each Python scalar."""
+        """See `WorkloadSlots`."""
         readers = []
         for position, field in enumerate(self.inputs):
             if field.scalar:

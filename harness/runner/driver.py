@@ -14,12 +14,6 @@ from cuda.bindings import driver as cuda
 
 _PORTABLE_CLUSTER = 8
 _ATTRIBUTE = cuda.CUfunction_attribute
-FUNCTION_FACTS = {
-    "static_shared_bytes": _ATTRIBUTE.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES,
-    "local_bytes": _ATTRIBUTE.CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES,
-    "registers": _ATTRIBUTE.CU_FUNC_ATTRIBUTE_NUM_REGS,
-}
-"""Resource of a compiled kernel -> the driver's attribute."""
 _MAP_TYPES = {
     "u8": "UINT8", "u16": "UINT16", "u32": "UINT32", "i32": "INT32", "u64": "UINT64", "i64": "INT64",
     "f16": "FLOAT16", "f32": "FLOAT32", "f64": "FLOAT64", "bf16": "BFLOAT16", "tf32": "TFLOAT32",
@@ -30,6 +24,8 @@ _FILL = {
     "zero": cuda.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
     "nan": cuda.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA,
 }
+_WORKSPACE_POISON = 0xA5A5A5A5
+"""Each word of a workspace without an initial value when a call begins, so that nothing of an earlier call remains."""
 
 
 class CudaError(RuntimeError):
@@ -65,11 +61,6 @@ def kernel(module: cuda.CUmodule, symbol: str) -> cuda.CUfunction:
         symbol: mangled name of the kernel.
     """
     return call(cuda.cuModuleGetFunction, module, symbol.encode())
-
-
-def facts(function: cuda.CUfunction) -> dict[str, int]:
-    """Return the hardware resources that a kernel uses, by the keys of `FUNCTION_FACTS`."""
-    return {name: call(cuda.cuFuncGetAttribute, attribute, function) for name, attribute in FUNCTION_FACTS.items()}
 
 
 def tensor_map(spec: Mapping[str, Any], address: int) -> cuda.CUtensorMap:
@@ -113,6 +104,15 @@ def map_type(dtype: str) -> cuda.CUtensorMapDataType:
 
 def _promotion(size: str) -> str:
     return "CU_TENSOR_MAP_L2_PROMOTION_" + ("NONE" if size == "none" else f"L2_{size}")
+
+
+def fill_word(init: float | str) -> int:
+    """Return the word of an initial value: an integer's byte four times, a float32's bits, or the poison for "none"."""
+    if init == "none":
+        return _WORKSPACE_POISON
+    if isinstance(init, int):
+        return init * 0x01010101
+    return ctypes.c_uint32.from_buffer(ctypes.c_float(float(init))).value
 
 
 class PreparedLaunch:

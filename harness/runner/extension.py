@@ -64,10 +64,7 @@ def _tvm_ffi(path: str, name: str) -> Callable[..., Any]:
 
 
 def _returning(function: Callable[..., Any]) -> Callable[..., Any]:
-    def call(*arguments: Any) -> Any:  # noqa: ANN401 - arguments and result of untrusted code
-        return as_torch(function(*arguments))
-
-    return call
+    return lambda *arguments: as_torch(function(*arguments))
 
 
 def as_torch(returned: Any) -> Any:  # noqa: ANN401

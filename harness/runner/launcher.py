@@ -9,17 +9,17 @@ launches of the call are enqueued, so that the host's speed affects no reading.
 from __future__ import annotations
 
 import statistics
+import struct
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from cuda.bindings import driver as cuda
 
 from . import driver
-from .driver import PreparedLaunch
-from .variable_snapshot import VariableSnapshot
+from .cubin import ModuleVariable
+from .driver import PreparedLaunch, fill_word
 from .wire import TRUSTED_KERNELS
-from .workspace_patterns import fill_word
 
 _HOLD_NS = 200_000_000
 _DISPLACE_FACTOR = 3
@@ -28,8 +28,19 @@ _ELEMENTS_PER_BLOCK = 4096
 """Elements of a copied piece per block."""
 _SPIN_CYCLES = (2_000, 40_000)
 """Durations of the two self-timed kernels, in cycles of the SM's clock."""
+_SPIN_PAIRS = 41
 _SHORT_BYTES, _SHORT_PLACES = 1 << 20, 16
 """Memory of the short kernels that show a process' own overhead: bytes, and number of addresses."""
+_ALIGNMENT = 256
+_MAX_COPIES = 256
+"""Copies that the driver makes before a call. The device's queue has space for 1,024 commands, and is held until all
+commands of the call are enqueued."""
+_MAX_PIECES = 65_535
+"""Pieces of one launch of the kernel `batched_copy`: the largest second dimension of a grid."""
+_PIECE = struct.Struct("QQQfi")
+"""Source, target, bytes, factor, kind; `Piece` in trusted.cu."""
+_RAW_BYTES = 3
+"""Kind of a piece that is copied without conversion."""
 
 
 def _event_pair() -> tuple[torch.cuda.Event, torch.cuda.Event]:
@@ -144,15 +155,12 @@ class TrustedKernels:
         finally:
             self._go[0] = self._ticket
 
-    def pair_overhead_us(self, repeats: int = 41) -> float:
+    def pair_overhead_us(self) -> float:
         """Return the overhead of events around a kernel, in microseconds: median over pairs of self-timed kernels.
 
         A short and a long kernel are launched together. Both count cycles of the SM's clock, whose frequency is the
         same for both and cancels. The result is up to 0.8 us larger than CUPTI's, because the kernel does not count its
         own start and end (docs/clock.md).
-
-        Args:
-            repeats: number of pairs.
         """
         cycle_counts = [torch.zeros(1, dtype=torch.int64, device="cuda") for _ in _SPIN_CYCLES]
         kernels = [
@@ -160,7 +168,7 @@ class TrustedKernels:
             for cycles, count in zip(_SPIN_CYCLES, cycle_counts, strict=True)
         ]
         overheads_us: list[float] = []
-        for _ in range(repeats):
+        for _ in range(_SPIN_PAIRS):
             short_us, long_us = self._readings_us(kernels)
             short_cycles, long_cycles = (count.item() for count in cycle_counts)
             overheads_us.append((short_us * long_cycles - long_us * short_cycles) / (long_cycles - short_cycles))
@@ -206,34 +214,6 @@ class TrustedKernels:
         return [float(start.elapsed_time(stop)) * 1e3 for start, stop in pairs]
 
 
-class SlotLayout(Protocol):
-    """The part of a workload's layout that the launcher reads."""
-
-    @property
-    def inputs(self) -> Sequence[SlotOffset]:
-        """Inputs in the order of the definition."""
-
-    @property
-    def outputs(self) -> Sequence[SlotOffset]:
-        """Outputs in the order of the definition."""
-
-    @property
-    def slots(self) -> int:
-        """Number of placements."""
-
-
-class SlotOffset(Protocol):
-    """Offset of an input or output in its slot."""
-
-    @property
-    def name(self) -> str:
-        """Name in the plan."""
-
-    @property
-    def offset(self) -> int:
-        """Bytes from the first input or the first output of the slot."""
-
-
 class SealedWorkload:
     """A workload of a sealed solution, with prepared launches for each placement."""
 
@@ -242,8 +222,7 @@ class SealedWorkload:
         trusted: TrustedKernels,
         functions: Mapping[str, cuda.CUfunction],
         plan: Mapping[str, Any],
-        layout: SlotLayout,
-        place: Callable[[int], tuple[int, int]],
+        placements: Sequence[Mapping[str, int]],
         variables: Sequence[VariableSnapshot] = (),
     ) -> None:
         """Prepare all launches.
@@ -252,8 +231,7 @@ class SealedWorkload:
             trusted: the trusted kernels.
             functions: the solution's kernels, by their names in the plan.
             plan: `ResolvedPlan` as plain data.
-            layout: fields and number of placements.
-            place: returns the device addresses of a placement's inputs and of its outputs.
+            placements: device address of each input and output by its name in the plan (`input:x`), for each placement.
             variables: initial values of the modules' variables, restored before each call.
         """
         self._trusted, self._variables = trusted, variables
@@ -267,12 +245,10 @@ class SealedWorkload:
             for name, (size, init) in workspaces.items()
         ]
         workspace_addresses = {f"workspace:{name}": space.data_ptr() for name, space in self._spaces.items()}
-        self._calls: list[list[PreparedLaunch]] = []
-        for placement in range(layout.slots):
-            inputs, outputs = place(placement)
-            addresses = workspace_addresses | {f"input:{field.name}": inputs + field.offset for field in layout.inputs}
-            addresses |= {f"output:{field.name}": outputs + field.offset for field in layout.outputs}
-            self._calls.append([self._prepared(step, functions, addresses) for step in plan["steps"]])
+        self._calls = [
+            [self._prepared(step, functions, {**workspace_addresses, **addresses}) for step in plan["steps"]]
+            for addresses in placements
+        ]
 
     def _prepared(
         self, step: Mapping[str, Any], functions: Mapping[str, cuda.CUfunction], addresses: Mapping[str, int]
@@ -309,3 +285,77 @@ class SealedWorkload:
         self._trusted.enqueue_held(enqueue)
         torch.cuda.synchronize()
         return float(start.elapsed_time(stop)) * 1e3
+
+
+class VariableSnapshot:
+    """A copy of the variables of a newly loaded module in device memory, which is restored before every call.
+
+    Headers of the CUDA toolkit define hundreds of small constants in each module, and the driver rejects a copy that
+    extends over two variables. One launch of a trusted kernel therefore copies the `__device__` variables if there are
+    many.
+
+    Args:
+        module: the loaded module; none of its kernels has run.
+        variables: variables by symbol (`module_variables`).
+        batched_copy: `TrustedKernels.batched_copy`.
+
+    Raises:
+        CudaError: the driver does not find a variable, or there are too many variables.
+    """
+
+    def __init__(
+        self,
+        module: cuda.CUmodule,
+        variables: Mapping[str, ModuleVariable],
+        batched_copy: Callable[[int, int, int], PreparedLaunch],
+    ) -> None:
+        copied, launched = copy_methods(variables)
+        offsets, total = {}, 0
+        for symbol, variable in variables.items():
+            offsets[symbol] = total
+            total += -(-variable.bytes // _ALIGNMENT) * _ALIGNMENT
+        self._initial_values = torch.empty(total, dtype=torch.uint8, device="cuda")
+        places: dict[str, tuple[int, int, int]] = {}
+        for symbol, variable in variables.items():
+            address = int(driver.call(cuda.cuModuleGetGlobal, module, symbol.encode()))
+            places[symbol] = address, self._initial_values.data_ptr() + offsets[symbol], variable.bytes
+            driver.call(cuda.cuMemcpyDtoD, places[symbol][1], address, variable.bytes)
+        self._copies = [places[symbol] for symbol in copied]
+        self._launch: PreparedLaunch | None = None
+        if launched:
+            table = bytearray(b"".join(_row(*places[symbol]) for symbol in launched))
+            self._table = torch.frombuffer(table, dtype=torch.uint8).cuda()
+            longest = max(variables[symbol].bytes for symbol in launched)
+            self._launch = batched_copy(self._table.data_ptr(), len(launched), longest)
+
+    def restore(self) -> None:
+        """Enqueue the copies on the default stream."""
+        for address, source, size in self._copies:
+            driver.call(cuda.cuMemcpyDtoDAsync, address, source, size, 0)
+        if self._launch is not None:
+            self._launch.run()
+
+
+def copy_methods(variables: Mapping[str, ModuleVariable]) -> tuple[list[str], list[str]]:
+    """Return the symbols that the driver copies, and the symbols that one launch copies.
+
+    The driver copies all variables if there are few, and otherwise the `__constant__` ones, whose caches only the
+    driver can invalidate.
+
+    Raises:
+        CudaError: there are too many variables.
+    """
+    if len(variables) <= _MAX_COPIES:
+        return list(variables), []
+    copied = [symbol for symbol, variable in variables.items() if variable.is_constant]
+    launched = [symbol for symbol, variable in variables.items() if not variable.is_constant]
+    if len(copied) > _MAX_COPIES or len(launched) > _MAX_PIECES:
+        raise driver.CudaError(
+            f"{len(variables)} module-scope variables, {len(copied)} of them __constant__, more than {_MAX_COPIES}: "
+            "put them into one struct or array, or use a workspace"
+        )
+    return copied, launched
+
+
+def _row(address: int, source: int, size: int) -> bytes:
+    return _PIECE.pack(source, address, size, 0.0, _RAW_BYTES)

@@ -8,7 +8,6 @@ own clock and checks the outputs. Run as
 
 from __future__ import annotations
 
-import array
 import gc
 import importlib
 import json
@@ -19,11 +18,13 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from . import wire
 from .shared_memory import HostWorkload, SharedMemory
+
+if TYPE_CHECKING:
+    from .cuda_line import CudaLine  # not at run time: it needs a GPU
 
 _LOADERS = {
     "cpp": "cpp", "cuda": "sealed", "cuda_cpp": "extension", "reference": "reference", "empty": "calibration_cpp",
@@ -49,53 +50,13 @@ def failpoint(name: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _receive(line: socket.socket) -> tuple[bytes, list[int]]:
-    descriptors = array.array("i")
-    data, ancillary, _, _ = line.recvmsg(wire.LARGEST, socket.CMSG_SPACE(_MAX_DESCRIPTORS * descriptors.itemsize))
-    for level, kind, payload in ancillary:
-        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-            descriptors.frombytes(payload[: len(payload) - len(payload) % descriptors.itemsize])
-    return data, list(descriptors)
-
-
-class DeviceLine(Protocol):
-    """A device in a runner, with one call at a time at the judge's request. `CudaLine` implements it."""
-
-    short_kernel_ns: int
-    """See `CudaLine`."""
-
-    def prepare(self, solution: Any, message: dict[str, Any], descriptors: Sequence[int]) -> None:  # noqa: ANN401 - result of a loader
-        """Map the placements of a workload and prepare its calls.
-
-        Args:
-            solution: function that a loader returned.
-            message: the judge's request.
-            descriptors: physical memory of each placement.
-        """
-
-    def serve(self) -> None:
-        """Make the calls of one batch at the judge's requests."""
-
-    def record(self, solution: Any, message: dict[str, Any], descriptors: Sequence[int]) -> None:  # noqa: ANN401 - result of a loader
-        """Make a call and write its launches into the judge's file.
-
-        Args:
-            solution: function that a loader returned.
-            message: the judge's request, with the number of the placement.
-            descriptors: the judge's file.
-        """
-
-    def cold_and_warm(self, placement: int) -> tuple[int, int]:
-        """Return the nanoseconds of a sealed call with L2 displaced before it, and without."""
-
-
 class _Server:
     def __init__(self, line: socket.socket) -> None:
         self.line = line
         self.solution: Any = None
         self.memory: Any = None
         self.call: Any = None
-        self.device: DeviceLine | None = None
+        self.device: CudaLine | None = None
 
     def load(self, message: dict[str, Any], descriptors: list[int]) -> None:
         failpoint("runner.before_load")
@@ -118,7 +79,8 @@ class _Server:
         if self.device is not None:
             self.device.prepare(self.solution, message, descriptors)
         else:
-            self.call = self.solution(HostWorkload.of(message, self.memory))
+            stride = message["output_stride"]
+            self.call = self.solution(HostWorkload.of(message, memory=self.memory, output_stride=stride))
         gc.collect()
         gc.freeze()
         failpoint("runner.ready")
@@ -151,7 +113,7 @@ class _Server:
 
     def serve(self) -> None:
         while True:
-            data, descriptors = _receive(self.line)
+            data, descriptors, _, _ = socket.recv_fds(self.line, wire.LARGEST, _MAX_DESCRIPTORS)
             if not data:
                 return
             try:

@@ -18,7 +18,6 @@ from typing import Any
 from cuda.bindings import driver as cuda
 
 from . import driver
-from .workspace_patterns import fill_word
 
 _WORD = 4
 _ALIGNMENT = 256
@@ -65,7 +64,7 @@ def _buffers(request: Mapping[str, Any]) -> dict[str, int]:
         driver.call(cuda.cuMemcpyDtoD, outputs + target, inputs + source, size)
     for name, (size, init) in request["plan"]["workspaces"].items():
         addresses[f"workspace:{name}"] = _allocate(size)
-        _fill(addresses[f"workspace:{name}"], size, fill_word(init))
+        _fill(addresses[f"workspace:{name}"], size, driver.fill_word(init))
     return addresses
 
 

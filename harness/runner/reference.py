@@ -18,9 +18,12 @@ import torch
 
 from .pytorch import Call, SplitCall, load_function, prepare, split_call, store
 from .shared_memory import SlotField, WorkloadSlots
-from .torch_backends import TorchBackends
 
 _COMPILE_MODES = {"compile": None, "max_autotune": "max-autotune"}
+_ATTENTION = ("flash", "mem_efficient", "math", "cudnn")
+_BY_VARIANT = {"sdpa_math": "math", "sdpa_flash": "flash", "sdpa_efficient": "mem_efficient", "sdpa_cudnn": "cudnn"}
+_WARM_UPS = 2
+"""Calls before the capture of a graph, in which libraries create their handles and workspaces."""
 
 
 def load(message: dict[str, Any]) -> Callable[[WorkloadSlots], Call | SplitCall]:
@@ -28,7 +31,7 @@ def load(message: dict[str, Any]) -> Callable[[WorkloadSlots], Call | SplitCall]
     run = load_function(message["source"], message["entry"])
     build = split_call if message.get("timed") else prepare
     compiled: dict[str, Callable[..., Any]] = {}
-    backends = TorchBackends()
+    backends = _TorchBackends()
 
     def workload_call(workload: WorkloadSlots) -> Call | SplitCall:
         backends.use(workload.variant)
@@ -36,7 +39,7 @@ def load(message: dict[str, Any]) -> Callable[[WorkloadSlots], Call | SplitCall]
         input_count = len(workload.inputs)
         updated = _updated(workload)
         complete = _completed(run, fields, updated) if updated else run
-        slots = _UpdatedSlots(workload, updated) if updated else workload
+        slots = _updated_slots(workload, updated) if updated else workload
         if workload.variant == "cuda_graph":
             return _graph_call(complete, slots, timed=bool(message.get("timed")))
         if workload.variant not in _COMPILE_MODES:
@@ -58,10 +61,78 @@ def load(message: dict[str, Any]) -> Callable[[WorkloadSlots], Call | SplitCall]
 
 
 def _graph_call(complete: Callable[..., Any], slots: WorkloadSlots, *, timed: bool) -> Call | SplitCall:
-    from .cuda_graph import captured  # noqa: PLC0415 - only where there is a GPU
-
-    compute, deliver = captured(complete, slots)
+    compute, deliver = _captured(complete, slots)
     return (compute, deliver) if timed else lambda slot: deliver(compute(slot), slot)
+
+
+def _captured(function: Callable[..., Any], workload: WorkloadSlots) -> SplitCall:
+    """Return a call in two parts: the replay of a placement's graph, and the copy of returned values to the outputs.
+
+    Each placement has its own graph, because a graph contains the addresses of its inputs. All graphs are captured when
+    the workload is prepared, so that no timed call contains a capture.
+    Source: PyTorch documentation, CUDA semantics, "CUDA Graphs" (warm-up on a side stream, shared memory pools).
+
+    Raises:
+        ValueError: an input is a Python scalar, whose value a replay cannot read again.
+        RuntimeError: the function does something that cannot be captured, such as waiting for the device.
+    """
+    if workload.scalar_readers():
+        raise ValueError("a CUDA graph contains the values of Python scalars, and an input here is a Python scalar")
+    outputs = [workload.output_tensors(slot) for slot in range(workload.slots)]
+    inputs = [workload.input_tensors(slot) for slot in range(workload.slots)]
+    _warm_up(function, inputs[0])
+    pool = torch.cuda.graph_pool_handle()
+    graphs: list[torch.cuda.CUDAGraph] = []
+    returned: list[Any] = []
+    for slot_inputs in inputs:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=pool):
+            returned.append(function(*slot_inputs))
+        graphs.append(graph)
+
+    def compute(slot: int) -> Any:  # noqa: ANN401 - whatever it returns
+        graphs[slot].replay()
+        return returned[slot]
+
+    def deliver(value: Any, slot: int) -> None:  # noqa: ANN401
+        store(value, outputs[slot], workload.outputs)
+
+    return compute, deliver
+
+
+def _warm_up(function: Callable[..., Any], inputs: list[Any]) -> None:
+    side_stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    side_stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side_stream):
+        for _ in range(_WARM_UPS):
+            function(*inputs)
+    torch.cuda.current_stream().wait_stream(side_stream)
+    torch.cuda.synchronize()
+
+
+class _TorchBackends:
+    """Chooses the backends of a variant, and those that PyTorch had at the start for all others.
+
+    They are set once for each workload and not around each call, whose time would count. One process runs one variant
+    at a time.
+    """
+
+    def __init__(self) -> None:
+        cuda = torch.backends.cuda
+        self._enabled = {name: bool(getattr(cuda, f"{name}_sdp_enabled")()) for name in _ATTENTION}
+        self._products = cuda.preferred_blas_library()
+        self._prefers_cublaslt = False
+
+    def use(self, variant: str) -> None:
+        """Choose the backends of a variant. A call that no enabled backend can compute raises."""
+        cuda = torch.backends.cuda
+        only = _BY_VARIANT.get(variant)
+        for name, enabled in self._enabled.items():
+            getattr(cuda, f"enable_{name}_sdp")(enabled if only is None else name == only)
+        prefers = variant == "cublaslt"
+        if prefers != self._prefers_cublaslt:  # a build of PyTorch without cuBLASLt refuses it
+            cuda.preferred_blas_library("cublaslt" if prefers else self._products)
+            self._prefers_cublaslt = prefers
 
 
 def _updated(workload: WorkloadSlots) -> dict[int, int]:
@@ -91,30 +162,19 @@ def _completed(run: Callable[..., Any], fields: Sequence[SlotField], updated: Ma
     return complete
 
 
+def _updated_slots(original: WorkloadSlots, updated: Mapping[int, int]) -> _UpdatedSlots:
+    same = original.inputs, original.outputs, original.input_stride, original.slots, original.axes, original.variant
+    return _UpdatedSlots(*same, original, updated)
+
+
 @dataclass(frozen=True)
-class _UpdatedSlots:
-    """Slots in which an updated input is the output that has its content. See the protocol `WorkloadSlots`."""
+class _UpdatedSlots(WorkloadSlots):
+    """Slots in which an updated input is the output that has its content."""
 
     original: WorkloadSlots
     updated: Mapping[int, int]
     _outputs: dict[int, list[torch.Tensor]] = field(default_factory=dict)
     """Outputs by slot. The same tensors are returned each time, so that no output is copied to itself."""
-
-    @property
-    def inputs(self) -> tuple[SlotField, ...]:
-        return self.original.inputs
-
-    @property
-    def outputs(self) -> tuple[SlotField, ...]:
-        return self.original.outputs
-
-    @property
-    def slots(self) -> int:
-        return self.original.slots
-
-    @property
-    def variant(self) -> str:
-        return self.original.variant
 
     def input_tensors(self, slot: int) -> list[Any]:
         tensors = self.original.input_tensors(slot)

@@ -12,11 +12,10 @@ import torch
 from cuda.bindings import driver as cuda
 
 from . import driver
+from .cubin import module_variables
 from .cuda_calls import load_trusted
 from .cuda_workload import CudaWorkload
-from .launcher import SealedWorkload
-from .module_variables import module_variables
-from .variable_snapshot import VariableSnapshot
+from .launcher import SealedWorkload, VariableSnapshot
 
 _REPEATS = 11
 """Number of calls of each kind, of which the median is reported."""
@@ -59,11 +58,14 @@ def load(message: dict[str, Any]) -> Callable[[CudaWorkload], SealedCalls]:
     def prepare(workload: CudaWorkload) -> SealedCalls:
         base = workload.memory.address
 
-        def place(placement: int) -> tuple[int, int]:
-            begin = base + placement * workload.stride
-            return begin, begin + workload.input_stride
+        def addresses(placement: int) -> dict[str, int]:
+            inputs = base + placement * workload.stride
+            outputs = inputs + workload.input_stride
+            of_inputs = {f"input:{field.name}": inputs + field.offset for field in workload.inputs}
+            return of_inputs | {f"output:{field.name}": outputs + field.offset for field in workload.outputs}
 
-        work = SealedWorkload(trusted, functions, workload.plan, workload, place, variables)
+        placements = [addresses(placement) for placement in range(workload.slots)]
+        work = SealedWorkload(trusted, functions, workload.plan, placements, variables)
         torch.cuda.synchronize()
         return SealedCalls(work)
 

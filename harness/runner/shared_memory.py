@@ -9,9 +9,10 @@ import contextlib
 import ctypes
 import mmap
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
     import torch  # not at run time: a runner of compiled code starts ten times faster without it
@@ -41,31 +42,49 @@ class SlotField:
         return cls(**{**message, "shape": tuple(message["shape"])})
 
 
-class WorkloadSlots(Protocol):
+@dataclass(frozen=True)
+class WorkloadSlots(ABC):
     """The slots of one workload, in host or device memory: arguments of a Python solution."""
 
-    @property
-    def inputs(self) -> tuple[SlotField, ...]:
-        """Inputs in the order of the definition."""
+    inputs: tuple[SlotField, ...]
+    """Inputs in the order of the definition."""
+    outputs: tuple[SlotField, ...]
+    """Outputs in the order of the definition."""
+    input_stride: int
+    """Bytes of the inputs of one slot."""
+    slots: int
+    axes: tuple[int, ...]
+    """Sizes of var and expr axes, in declaration order."""
+    variant: str
+    """Variant of a baseline (`harness.model.judging.Variant`)."""
 
-    @property
-    def outputs(self) -> tuple[SlotField, ...]:
-        """Outputs in the order of the definition."""
+    @classmethod
+    def of(cls, message: dict[str, Any], **memory: Any) -> Self:  # noqa: ANN401 - fields of a subclass
+        """Return the workload that the judge's JSON describes.
 
-    @property
-    def slots(self) -> int:
-        """Number of slots."""
+        Args:
+            message: request to prepare a workload.
+            memory: fields that the subclass adds.
+        """
+        return cls(
+            inputs=tuple(map(SlotField.of, message["inputs"])),
+            outputs=tuple(map(SlotField.of, message["outputs"])),
+            input_stride=message["input_stride"],
+            slots=message["slots"],
+            axes=tuple(message["axes"]),
+            variant=message["variant"],
+            **memory,
+        )
 
-    @property
-    def variant(self) -> str:
-        """Variant of a baseline (`harness.model.judging.Variant`)."""
-
+    @abstractmethod
     def input_tensors(self, slot: int) -> list[Any]:
         """Return the inputs of one slot in order, with None in the place of a Python scalar."""
 
+    @abstractmethod
     def output_tensors(self, slot: int) -> list[torch.Tensor]:
         """Return the outputs of one slot in order."""
 
+    @abstractmethod
     def scalar_readers(self) -> list[tuple[int, str, Any]]:
         """Return (position among the inputs, kind, view) of each Python scalar; view[slot] is its value."""
 
@@ -120,49 +139,23 @@ def address(memory: mmap.mmap) -> int:
 
 
 @dataclass(frozen=True)
-class HostWorkload:
+class HostWorkload(WorkloadSlots):
     """The slots of one workload in host memory."""
 
     memory: SharedMemory
-    inputs: tuple[SlotField, ...]
-    outputs: tuple[SlotField, ...]
-    input_stride: int
     output_stride: int
-    slots: int
-    axes: tuple[int, ...]
-    """Sizes of var and expr axes, in declaration order."""
-    variant: str
-
-    @classmethod
-    def of(cls, message: dict[str, Any], memory: SharedMemory) -> HostWorkload:
-        """Return the workload that the judge's JSON describes.
-
-        Args:
-            message: request to prepare a workload.
-            memory: mappings that hold the slots.
-        """
-        return cls(
-            memory=memory,
-            inputs=tuple(SlotField.of(field) for field in message["inputs"]),
-            outputs=tuple(SlotField.of(field) for field in message["outputs"]),
-            input_stride=message["input_stride"],
-            output_stride=message["output_stride"],
-            slots=message["slots"],
-            axes=tuple(message["axes"]),
-            variant=message["variant"],
-        )
 
     def input_tensors(self, slot: int) -> list[Any]:
-        """Return the inputs of one slot in order, with None in the place of a Python scalar."""
+        """See `WorkloadSlots`."""
         base = slot * self.input_stride
         return [None if field.scalar else _tensor(self.memory.inputs, field, base) for field in self.inputs]
 
     def output_tensors(self, slot: int) -> list[torch.Tensor]:
-        """Return the outputs of one slot in order."""
+        """See `WorkloadSlots`."""
         return [_tensor(self.memory.outputs, field, slot * self.output_stride) for field in self.outputs]
 
     def scalar_readers(self) -> list[tuple[int, str, Any]]:
-        """Return (position among the inputs, kind, view) of each Python scalar; view[slot] is its value."""
+        """See `WorkloadSlots`."""
         readers = []
         for position, field in enumerate(self.inputs):
             if field.scalar:

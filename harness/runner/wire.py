@@ -39,10 +39,6 @@ class Code(enum.IntEnum):
     """Output number `detail` does not have the declared dtype."""
 
 
-class WireError(ValueError):
-    """Bytes are no message of this protocol."""
-
-
 class OutputMismatchError(Exception):
     """A returned output does not have the declared shape or dtype."""
 
@@ -68,13 +64,13 @@ def unpack_record(data: bytes) -> tuple[int, int, int, int]:
     """Return (code, detail, call, claimed_ns); see `pack_record`.
 
     Raises:
-        WireError: the bytes are not a record.
+        ValueError: the bytes are not a record.
     """
     if len(data) != _RECORD.size:
-        raise WireError("wrong size")
+        raise ValueError("wrong size")
     magic, code, detail, call, claimed = _RECORD.unpack(data)
     if magic != _MAGIC:
-        raise WireError("wrong magic")
+        raise ValueError("wrong magic")
     return code, detail, call, claimed
 
 
@@ -92,11 +88,11 @@ def unpack_call(data: bytes) -> tuple[int, tuple[int, ...]]:
     """Return (id, slots) of a CALL.
 
     Raises:
-        WireError: the bytes are not a CALL.
+        ValueError: the bytes are not a CALL.
     """
     if len(data) < _CALL.size:
-        raise WireError("too short")
+        raise ValueError("too short")
     magic, count, call = _CALL.unpack_from(data)
     if magic != _CALL_MAGIC or len(data) != _CALL.size + 4 * count:
-        raise WireError("no call")
+        raise ValueError("no call")
     return call, struct.unpack_from(f"<{count}I", data, _CALL.size)

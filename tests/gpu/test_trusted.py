@@ -52,8 +52,8 @@ def copied(
     """Return copies of slices of `source`, each in its own memory."""
     import torch
 
-    from harness.judge.batched_copy import Piece
     from harness.judge.devices.cuda_memory import DeviceBatchedCopy
+    from harness.judge.input_data.inputs import Piece
 
     targets = [torch.zeros(count, dtype=source.dtype, device="cuda") for _, count, _ in cases]
     size = source.dtype.itemsize

@@ -14,9 +14,9 @@ from typing import Any
 from harness.judge import __main__ as judge_process
 from harness.judge import evaluation, rounds
 from harness.judge.clock import now_ns
+from harness.judge.correctness import Comparison
 from harness.judge.devices import cuda, cuda_cycle, cuda_placements
 from harness.judge.devices.interface import Reading
-from harness.judge.round_outcomes import CheckOutcome
 from harness.runner.doorbell import Request
 
 _HOLD_NS = 1_000_000
@@ -54,7 +54,7 @@ def believe_outputs() -> None:
     """Accept every output of a timed or correctness call; recorded calls are still checked."""
     usual = rounds.Rounds._count  # noqa: SLF001 - the defence that is switched off
 
-    def count(self: rounds.Rounds, outcome: CheckOutcome, kind: str = "") -> None:
+    def count(self: rounds.Rounds, outcome: Comparison, kind: str = "") -> None:
         usual(self, replace(outcome, reason=None), kind)
 
     _replace(rounds.Rounds, "_count", count)

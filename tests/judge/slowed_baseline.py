@@ -12,7 +12,7 @@ from typing import Any
 
 from harness.judge import evaluation
 from harness.judge.__main__ import main
-from harness.judge.baseline.alone import time_baseline_alone
+from harness.judge.baseline.slowdown import time_baseline_alone
 from harness.judge.devices.cpu import CpuDevice
 
 _first_times_ns: list[float] = []

@@ -15,8 +15,7 @@ from harness.daemon.drafts import fastest
 from harness.judge.baseline import baselines
 from harness.judge.input_data.inputs import InputSource
 from harness.judge.reference import load_reference
-from harness.judge.round_outcomes import BaselineFailed
-from harness.judge.runners import RunnerFailed
+from harness.judge.runners import BaselineFailed, RunnerFailed
 from harness.model.judging import MoreBaseline
 from harness.model.verdict import Verdict
 from harness.runner import reference

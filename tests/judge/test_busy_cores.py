@@ -3,7 +3,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from harness.judge.devices.busy_cores import BusyCores
+from harness.judge.devices.processors import BusyCores
 from tests.waiting import wait_until
 
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from harness.judge.checks import WorkloadCheck, WorkloadSets
+from harness.judge.correctness import Comparison
 from harness.judge.input_data.inputs import InputSource
 from harness.judge.input_data.stress_inputs import CASES, make, stress_cases
 from harness.judge.reference import load_reference
-from harness.judge.round_outcomes import CheckOutcome
 from harness.model.problem import Problem
 from harness.model.verdict import Verdict
 from tests.judge.problem_in_memory import problem, tensor
@@ -27,9 +27,7 @@ def _attention(dtype: str) -> Problem:
     return problem({"q": shape, "k": shape, "v": shape}, {"out": shape}, _ATTENTION, {"T": 96, "D": 64})
 
 
-def _checked(
-    sample_problem: Problem, run: Callable[..., torch.Tensor], kind: str, check: WorkloadCheck
-) -> CheckOutcome:
+def _checked(sample_problem: Problem, run: Callable[..., torch.Tensor], kind: str, check: WorkloadCheck) -> Comparison:
     workload = sample_problem.workloads[0]
     drawn = check.sets.source.draw(workload)
     if kind:

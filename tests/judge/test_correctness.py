@@ -54,8 +54,7 @@ def test_the_matched_ratio_allows_small_errors_and_the_first_beyond_it_is_report
     assert comparison.passed
     assert comparison.matched == pytest.approx(0.99)
     actual.view(-1)[5000] += 1e-4
-    assert compare(expected, actual, tolerance).verdict is Verdict.INCORRECT_NUMERICAL
-    assert compare(expected, actual, tolerance).first_mismatch == (0, 0)
+    assert "at [0, 0]: " in _wrong(expected, actual, tolerance)
 
 
 def test_one_percent_of_skipped_elements_fails() -> None:
@@ -78,7 +77,6 @@ def test_one_element_that_is_not_finite_or_not_written_fails() -> None:
         assert comparison.verdict is Verdict.INCORRECT_NUMERICAL
         assert comparison.reason is not None
         assert "1 values are not finite (or were not written); at [999, 99]" in comparison.reason
-        assert comparison.first_mismatch == (999, 99)
         assert comparison.max_abs_error == math.inf
 
 

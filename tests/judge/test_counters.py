@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from harness.formats.solutions import load_solution
 from harness.judge.counters import ncu
 from harness.judge.counters.bottleneck import with_bottleneck
-from harness.judge.counters.latency import staged_replay
 from harness.judge.counters.metrics import METRICS, counters_of, parse_table
 from harness.judge.counters.ncu import find_ncu
-from harness.judge.counters.profiling import ProfileTarget, choose_workload, find_profiled, profile_replay
+from harness.judge.counters.profiling import (
+    ProfileTarget,
+    choose_workload,
+    find_profiled,
+    profile_replay,
+    staged_replay,
+)
 from harness.judge.counters.replays import find_replay, replay_key, store_replay
 from harness.judge.input_data.inputs import InputSource
 from harness.judge.sides import Stage, Staged
@@ -146,9 +150,9 @@ def test_names_of_kernels_are_cleaned() -> None:
 
 def _staged(symbols: dict[str, str], plans: dict[str, ResolvedPlan]) -> Staged:
     def put(stage: Stage) -> dict[str, object]:
-        (stage.stage / "kernel.cubin").write_bytes(b"\x7fELF")
-        (stage.stage / "names.json").write_text(json.dumps({"symbols": symbols}))
-        return {"artefacts": [stage.inside(stage.stage)]}
+        (stage.directory / "kernel.cubin").write_bytes(b"\x7fELF")
+        (stage.directory / "names.json").write_text(json.dumps({"symbols": symbols}))
+        return {"artefacts": [stage.inside(stage.directory)]}
 
     return Staged(put, 1.0, {uuid: plan.as_json() for uuid, plan in plans.items()})
 
@@ -346,11 +350,11 @@ def test_a_runner_loads_a_stored_replay(tmp_path: Path) -> None:
     replay = find_replay(tmp_path / "cache", "key")
     assert replay is not None
     staged = staged_replay(replay)
-    stage = SimpleNamespace(stage=tmp_path / "stage", inside=lambda path: f"/stage/{path.name}")
-    stage.stage.mkdir()
-    words = staged.put(cast("Stage", stage))
+    stage = Stage(tmp_path / "stage", lambda path: f"/stage/{path.name}")
+    stage.directory.mkdir()
+    words = staged.put(stage)
     assert words == {"op": "load", "language": "cuda", "artefacts": ["/stage/replay-0"]}
-    assert {path.name for path in (stage.stage / "replay-0").iterdir()} == {"kernel.cubin", "names.json"}
+    assert {path.name for path in (stage.directory / "replay-0").iterdir()} == {"kernel.cubin", "names.json"}
     assert staged.sealed
     assert staged.plans["w"] == json.loads(json.dumps(_plan("run").as_json()))
 

@@ -27,7 +27,7 @@ from harness.judge.build.extension_builder import build_extension
 from harness.judge.input_data.layout import Layout, layout_of
 from harness.judge.isolation.resource_limits import SandboxLimits
 from harness.judge.runners import Runner, RunnerFailed, RunnerPlan
-from harness.judge.shared_memory import Region, input_views, read_outputs
+from harness.judge.shared_memory import Region
 from harness.model.problem import Problem
 from harness.model.solution import Solution
 from harness.model.verdict import Verdict
@@ -87,15 +87,16 @@ class Arena:
         self.inputs = Region(SLOTS * layout.input_stride, sealed=True)
         self.outputs = Region(SLOTS * layout.output_stride, sealed=False)
         for slot in range(SLOTS):
-            views = input_views(self.inputs, layout, slot)
+            views = layout.input_views(self.inputs.slot(slot, layout.input_stride))
             views["x"].normal_()
             views["factor"].fill_(slot + 1.5)
 
     def right(self) -> bool:
         """Return true if every slot has the output that the problem requires."""
         for slot in range(SLOTS):
-            views = input_views(self.inputs, self.layout, slot)
-            if not torch.equal(read_outputs(self.outputs, self.layout, slot)["y"], views["x"] * (slot + 1.5)):
+            views = self.layout.input_views(self.inputs.slot(slot, self.layout.input_stride))
+            outputs = self.layout.output_views(self.outputs.slot(slot, self.layout.output_stride))
+            if not torch.equal(outputs["y"], views["x"] * (slot + 1.5)):
                 return False
         return True
 
@@ -109,7 +110,9 @@ def loaded(runner: Runner, sample_problem: Problem, solution: Solution, cache: P
     (runner.stage / "artefact.so").unlink(missing_ok=True)
     words = {"input_bytes": arena.inputs.bytes, "output_bytes": arena.outputs.bytes}
     descriptors = (arena.inputs.descriptor, arena.outputs.descriptor)
-    runner.ask({**staged.put(runner), **words}, wire.Code.LOADED, _WITHIN_S, descriptors)
+    runner.ask(
+        {**staged.put(sides.Stage(runner.stage, runner.inside)), **words}, wire.Code.LOADED, _WITHIN_S, descriptors
+    )
     runner.ask(arena.layout.message(SLOTS, ""), wire.Code.READY, _WITHIN_S)
     return arena
 

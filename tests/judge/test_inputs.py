@@ -12,8 +12,7 @@ import pytest
 import torch
 
 from harness.errors import FormatError
-from harness.judge.batched_copy import Piece
-from harness.judge.input_data.inputs import InputSource
+from harness.judge.input_data.inputs import InputSource, Piece
 from harness.judge.input_data.roles import Role, purpose_of
 from harness.judge.input_data.safetensors import read_safetensors
 from harness.judge.input_data.stress_inputs import CASES, make, stress_cases, tolerance_for

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.formats.ledger_documents import render_entry
-from harness.judge.build.kernel_resources import resources_of_cubin, spills_in_log
+from harness.judge.build.report import resources_of_cubin, spills_in_log
 from harness.model.counter_text import resource_lines
 from harness.model.counters import KernelResources
 from harness.model.verdict import Verdict

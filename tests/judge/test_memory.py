@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from harness.judge.input_data.layout import Field, Layout
-from harness.judge.shared_memory import OutputPool, Region, poison_outputs, read_outputs, view
+from harness.judge.shared_memory import OutputPool, Region, poison_outputs
 
 
 def test_outputs_of_a_runner_are_empty_for_the_next() -> None:
@@ -65,9 +65,9 @@ def test_unwritten_outputs_are_nan_or_a_pattern() -> None:
     fields = (Field("y", "float32", (4,), 0, 16, None), Field("index", "int32", (4,), 64, 16, None))
     region = Region(2 * mmap.PAGESIZE, sealed=False)
     layout = Layout((), fields, 0, mmap.PAGESIZE, ())
-    poison_outputs(region, layout, [0, 1], native=None)
+    poison_outputs(region, layout, [0, 1], native=None, inputs=region)
     for slot in (0, 1):
-        outputs = read_outputs(region, layout, slot)
+        outputs = layout.output_views(region.slot(slot, layout.output_stride))
         assert outputs["y"].isnan().all()
         assert bytes(outputs["index"].view(torch.uint8).tolist()) == b"\xa5" * 16, "-1 is a plausible index"
     region.close()
@@ -79,10 +79,10 @@ def test_an_output_that_is_updated_in_place_begins_as_its_input_of_the_same_slot
     fields = (Field("y", "float32", (4,), 0, 16, None), Field("new", "int32", (4,), 64, 16, None, "cache"))
     layout = Layout((cache,), fields, mmap.PAGESIZE, mmap.PAGESIZE, ())
     for slot in (0, 1):
-        view(inputs, cache, slot, mmap.PAGESIZE).fill_(slot + 5)
+        cache.view(inputs.slot(slot, mmap.PAGESIZE)).fill_(slot + 5)
     poison_outputs(region, layout, [0, 1], None, inputs)
     for slot in (0, 1):
-        outputs = read_outputs(region, layout, slot)
+        outputs = layout.output_views(region.slot(slot, layout.output_stride))
         assert outputs["y"].isnan().all()
         assert outputs["new"].tolist() == [slot + 5] * 4
     region.close()

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from harness.errors import HostFaultError
-from harness.judge.devices.mps import require_no_mps
+from harness.judge.devices.cuda_environment import require_no_mps
 
 
 @pytest.fixture

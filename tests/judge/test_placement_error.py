@@ -6,8 +6,8 @@ import math
 import random
 import statistics
 
+from harness.judge.clock import placement_error, placement_variance
 from harness.judge.devices.interface import Reading
-from harness.judge.placement_error import placement_error, placement_variance
 
 PLACEMENTS, BATCHES, CALLS = 16, 60, 8
 

@@ -16,8 +16,8 @@ from harness.judge.baseline import baseline_runners, baselines
 from harness.judge.input_data.inputs import InputSource
 from harness.judge.reference import load_reference
 from harness.judge.requested_baselines import find_library_baseline, requested_variants
-from harness.judge.round_outcomes import BaselineFailed
-from harness.judge.sides import Staged
+from harness.judge.runners import BaselineFailed
+from harness.judge.sides import Stage, Staged
 from harness.model.judging import MoreBaseline
 from harness.model.verdict import Verdict
 from harness.runner import reference
@@ -132,7 +132,7 @@ class _Clock:
 def test_each_library_has_its_runner_and_forms_of_the_reference_share_one(
     monkeypatch: pytest.MonkeyPatch, scale: Path, tmp_path: Path
 ) -> None:
-    stage: Any = SimpleNamespace(stage=tmp_path, inside=str)
+    stage = Stage(tmp_path, str)
     closed: list[str] = []
 
     def load(_device: object, _runner: object, staged: Staged, *, trusted: bool) -> Any:

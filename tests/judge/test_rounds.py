@@ -10,8 +10,8 @@ from unittest.mock import create_autospec
 import pytest
 
 from harness.judge.checks import WorkloadCheck, WorkloadSets
+from harness.judge.correctness import Comparison
 from harness.judge.devices.interface import Batch, Calibration, Device, Memory
-from harness.judge.round_outcomes import CheckOutcome
 from harness.judge.rounds import Rounds
 from harness.judge.runners import Runner, RunnerFailed
 from harness.judge.sides import Side
@@ -48,7 +48,7 @@ class Machine:
 
         device.batch.side_effect = batch
         checker = create_autospec(WorkloadCheck, instance=True)
-        checker.check.return_value = CheckOutcome(Verdict.PASSED, None, 0.0, 0.0, 1.0)
+        checker.check.return_value = Comparison()
         memory, sets = create_autospec(Memory, instance=True), create_autospec(WorkloadSets, instance=True)
         memory.capacity = 64
         device.untried.return_value = 0

@@ -95,7 +95,7 @@ def test_a_runner_is_ended_when_its_files_cannot_be_written() -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     device, runner = mock.create_autospec(CpuDevice, instance=True), mock.create_autospec(Runner, instance=True)
-    device.grant.return_value = {}, ()
+    device.grant.return_value, runner.stage = ({}, ()), Path("/stage")
     with pytest.raises(OSError, match="No space left"):
         load(device, runner, Staged(put, 1.0), trusted=False)
     device.forget.assert_called_once_with(runner)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from harness.judge.steal_time import Steal
+from harness.judge.devices.cpu_scheduling import Steal
 
 
 def write(proc: Path, *stolen: int, flags: str = "fpu hypervisor vme") -> None:

@@ -17,8 +17,7 @@ from harness.judge.devices.cuda import CudaDevice
 from harness.judge.devices.cuda_sealed import SealedClock
 from harness.judge.input_data.inputs import InputSource
 from harness.judge.reference import load_reference
-from harness.judge.round_outcomes import BaselineFailed
-from harness.judge.runners import RunnerFailed
+from harness.judge.runners import BaselineFailed, RunnerFailed
 from harness.model.verdict import Verdict
 from harness.workspace.blocking_judge import JudgeProcess
 from tests.judge.courtroom import judge, judge_with_own_locks, write_cpp, write_problem, write_pytorch

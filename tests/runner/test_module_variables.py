@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from harness.runner.driver import CudaError
-from harness.runner.module_variables import (
+from harness.runner.cubin import (
     MAX_VARIABLE_BYTES,
     MalformedCubinError,
     ModuleVariable,
     check_size,
     module_variables,
 )
-from harness.runner.variable_snapshot import copy_methods
+from harness.runner.driver import CudaError
+from harness.runner.launcher import copy_methods
 from tests.runner.test_nvrtc import compile_cuda
 
 SOURCE = """

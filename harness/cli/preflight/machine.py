@@ -22,8 +22,8 @@ from harness.cli.preflight.torch_trial import (
     try_torch,
 )
 from harness.errors import ConfigurationError
-from harness.judge.build.compiler_trial import compile_one_function
-from harness.judge.devices.mps import require_no_mps
+from harness.judge.build.builder import compile_one_function
+from harness.judge.devices.cuda_environment import require_no_mps
 from harness.judge.isolation.sandbox import check
 from harness.model.config import SandboxKind
 from harness.model.devices import expand_devices, parse_device

@@ -19,8 +19,7 @@ from harness.judge.input_data.inputs import InputSource
 from harness.judge.input_data.layout import layout_of
 from harness.judge.reference import load_reference
 from harness.judge.requested_baselines import find_library_baseline, is_library
-from harness.judge.round_outcomes import BaselineFailed
-from harness.judge.runners import RunnerFailed
+from harness.judge.runners import BaselineFailed, RunnerFailed
 from harness.judge.sides import Side, load, stage_reference, stage_solution
 from harness.model.config import SandboxKind
 from harness.model.judging import Variant
@@ -102,11 +101,7 @@ class Opponents:
             raise BaselineFailed(f"baseline/ does not load: {failure.reason}") from None
 
     def compile_ahead(
-        self,
-        problem: Problem,
-        workloads: list[Workload],
-        progress: Callable[[int], None],
-        variant: Variant = "compile",
+        self, problem: Problem, workloads: list[Workload], progress: Callable[[int], None], variant: Variant = "compile"
     ) -> None:
         """Compile the reference for these workloads, before the deadline of a candidate starts.
 

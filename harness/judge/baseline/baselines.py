@@ -14,8 +14,7 @@ from harness.judge.input_data.inputs import InputSource
 from harness.judge.input_data.layout import layout_of
 from harness.judge.reference import Reference
 from harness.judge.requested_baselines import is_library, requested_variants
-from harness.judge.round_outcomes import BaselineFailed
-from harness.judge.runners import RunnerFailed
+from harness.judge.runners import BaselineFailed, RunnerFailed
 from harness.judge.sides import Side
 from harness.model.geometric_mean import geometric_mean
 from harness.model.judging import (
@@ -41,6 +40,7 @@ def measure(
     problem: Problem,
     reference: Reference,
     device: Device,
+    environment: EnvironmentRecord,
     opponents: Callable[[Device], Opponents],
     progress: Callable[[JudgeProgress], None],
 ) -> JudgeAnswer:
@@ -54,6 +54,7 @@ def measure(
         problem: the problem.
         reference: of the problem.
         device: the device with its own clock.
+        environment: of the judge; the answer's has the reasons for missing variants in addition.
         opponents: returns the runners of baselines on a clock.
         progress: receives the progress.
 
@@ -83,17 +84,11 @@ def measure(
         workloads=results,
         summary=Summary(passed=len(results), of=len(results)),
         device=device.record(),
-        environment=EnvironmentRecord.model_validate(
-            {"harness": "", "judge": "", "python": "", "torch": "", "sandbox": "", **_not_empty(missing)}
-        ),
+        environment=environment.model_copy(update={name: reasons for name, reasons in missing.items() if reasons}),
         cost=Cost(judge_s=round(time.monotonic() - begin, 3)),
         baselines=times,
         sealed_baselines=sealed,
     )
-
-
-def _not_empty(missing: Mapping[str, dict[Variant, str]]) -> dict[str, object]:
-    return {name: dict(reasons) for name, reasons in missing.items() if reasons}
 
 
 @dataclass
@@ -141,30 +136,23 @@ class Bench:
     def _get_ready(self) -> list[Variant]:
         """Compile and load the variants. Return those that can be tried."""
         variants: list[Variant] = ["eager"]
-        workloads = list(self.problem.workloads)
-        try:
-            self.opponents.compile_ahead(self.problem, workloads, lambda done: self._report("compile", done))
-            variants.append("compile")
-        except BaselineFailed as failure:
-            self.missing["compile"] = str(failure)
-        for variant in self.extra:
+        own: list[Variant] = ["baseline"] if has_own_baseline(self.problem) else []
+        for variant in ("compile", *self.extra, *own):
             try:
-                if variant in COMPILED:
-                    self.opponents.compile_ahead(
-                        self.problem, workloads, lambda done: self._report("max-autotune", done), variant
-                    )
-                elif is_library(variant):
-                    self.opponents.trusted(self.problem, variant)
+                self._load(variant)
                 variants.append(variant)
             except BaselineFailed as failure:
                 self.missing[variant] = str(failure)
-        if has_own_baseline(self.problem):
-            try:
-                self.own = self.opponents.own(self.problem)
-                variants.append("baseline")
-            except BaselineFailed as failure:
-                self.missing["baseline"] = str(failure)
         return variants
+
+    def _load(self, variant: Variant) -> None:
+        if variant in COMPILED:
+            workloads, stage = list(self.problem.workloads), variant.replace("_", "-")
+            self.opponents.compile_ahead(self.problem, workloads, lambda done: self._report(stage, done), variant)
+        elif variant == "baseline":
+            self.own = self.opponents.own(self.problem)
+        elif is_library(variant):
+            self.opponents.trusted(self.problem, variant)
 
     def _workload(
         self, workload: Workload, variants: Sequence[Variant], must_run: Variant | None

@@ -1,9 +1,10 @@
 """Builds of solutions: the sources are compiled in a sandbox, and the artefact is cached by content.
 
 A compiler executes code that an attacker has chosen (macros, includes, compiler plug-ins). The sandbox therefore has no
-network, no device, read-only sources, and only in-memory file systems of limited size for writing. The size of an
-artefact is limited. Its name in the cache is a hash of everything that it depends on, and an index that no sandbox can
-reach has its own hash. A build holds no lock: a candidate may be timed on another device meanwhile.
+network, no device, read-only sources, and only in-memory file systems of limited size for writing. A shell copies the
+results into memory files that the judge has opened, and the sandbox's limit on file sizes limits each of them. The name
+of an artefact in the cache is a hash of everything that it depends on, and an index that no sandbox can reach has its
+own hash. A build holds no lock: a candidate may be timed on another device meanwhile.
 """
 
 from __future__ import annotations
@@ -24,12 +25,11 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from types import ModuleType
+from typing import IO
 
 from harness.errors import ConfigurationError
 from harness.failpoints import failpoint
 from harness.formats.bounded import load_json_file
-from harness.judge.build.compiler_trial import compile_one_function
-from harness.judge.build.output import OUTPUT_BYTES, copying, keep_results, memory_file
 from harness.judge.isolation.resource_limits import GIB, SandboxLimits
 from harness.judge.isolation.sandbox import RUNNER_HOME, Binds, launch, shown_already
 from harness.model.axis_types import ConstAxis
@@ -47,6 +47,9 @@ MESSAGES = "messages"
 """Name of the file with the compiler's messages, in the directory of the artefact."""
 QUIET = ("-fdiagnostics-color=never", "-fno-diagnostics-show-caret")
 """Flags of g++ and clang++ that make an error one line."""
+_OUTPUT_BYTES = 256 << 20
+"""Size of a build's output directory: objects of all sources, and the artefact."""
+_TRIAL_S = 20.0
 _MESSAGE_BYTES = 64 << 10
 _KEPT_MESSAGES = 16 << 10
 _REASON_LINES = 3
@@ -148,11 +151,36 @@ def build_cpp(problem: Problem, solution: Solution, *, cache_dir: Path, sandbox:
     compilation = Compilation(command, limits, BUILD_S)
     try:
         return cached_artefact(
-            cache_dir, key, lambda scratch: compiled(solution, compilation, scratch, sandbox) / ARTEFACT
+            cache_dir, key, lambda scratch: compiled(files_of(solution), compilation, scratch, sandbox) / ARTEFACT
         )
     except BuildFailed:
         compile_one_function(program, sandbox)
         raise
+
+
+def compile_one_function(program: str, sandbox: SandboxKind) -> None:
+    """Compile one function in a sandbox like that of builds, to detect a failure that no source causes.
+
+    Args:
+        program: path of the compiler.
+        sandbox: kind of sandbox.
+
+    Raises:
+        ConfigurationError: the compiler does not work on this machine; the message has its output.
+        OSError: the host's disk is full.
+    """
+
+    def command(paths: BuildPaths) -> list[str]:
+        return [program, "-shared", "-fPIC", f"{paths.sources}/trial.cpp", "-o", f"{paths.output}/{ARTEFACT}"]
+
+    with tempfile.TemporaryDirectory(prefix="kernel-harness-") as scratch:
+        source = Path(scratch) / "trial.cpp"
+        source.write_text('extern "C" int trial() { return 0; }\n')
+        try:
+            compiled({source.name: source}, Compilation(command, SandboxLimits(), _TRIAL_S), source.parent, sandbox)
+        except BuildFailed as failure:
+            message = f"the C++ compiler {program} does not compile one function: {failure.reason}"
+            raise ConfigurationError(message, remedy="apt-get install g++") from None
 
 
 def build_limits(memory_bytes: int, processes: int) -> SandboxLimits:
@@ -217,8 +245,8 @@ def content_key(solution: Solution, settings: Sequence[object]) -> str:
         settings: everything else that the artefact depends on, as JSON values.
     """
     digest = hashlib.sha256(json.dumps([_FORMAT, *settings]).encode())
-    for name in solution.sources:
-        data = (solution.directory / name).read_bytes()
+    for name, file in files_of(solution).items():
+        data = file.read_bytes()
         digest.update(f"\n{name}\n{len(data)}\n".encode())
         digest.update(data)
     return digest.hexdigest()[:40]
@@ -236,13 +264,18 @@ def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def compiled(solution: Solution, compilation: Compilation, scratch: Path, sandbox: SandboxKind) -> Path:
+def files_of(solution: Solution) -> dict[str, Path]:
+    """Return the paths of a solution's sources by name."""
+    return {name: solution.directory / name for name in solution.sources}
+
+
+def compiled(files: Mapping[str, Path], compilation: Compilation, scratch: Path, sandbox: SandboxKind) -> Path:
     """Run a compilation in a new sandbox, and return its output directory, which is below `scratch`.
 
     Without a sandbox the compiler writes to that directory itself, without a limit on the size of all files together.
 
     Args:
-        solution: its sources are shown to the compiler, read-only.
+        files: sources by name, which are shown to the compiler, read-only.
         compilation: the command and its limits.
         scratch: directory on the host, which the caller removes.
         sandbox: kind of sandbox.
@@ -255,25 +288,26 @@ def compiled(solution: Solution, compilation: Compilation, scratch: Path, sandbo
     """
     sources, output, request = scratch / "sources", scratch / "output", scratch / "request.json"
     output.mkdir()
-    for name in solution.sources:
+    sources.mkdir()
+    for name, file in files.items():
         target = sources / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(solution.directory / name, target)
+        shutil.copyfile(file, target)
     confined = sandbox == "bubblewrap"
-    paths = BuildPaths("/sources", "/output", "/request.json") if confined else _on_host(sources, output, request)
+    on_host = BuildPaths(str(sources), str(output), str(request))
+    paths = BuildPaths("/sources", "/output", "/request.json") if confined else on_host
     request.write_text(json.dumps(compilation.request(paths) if compilation.request else None))
     shown = {path: str(path) for path in compilation.shown if not shown_already(path)}
     names = [*compilation.makes, *compilation.extras, *filter(None, [compilation.log])]
     begin = time.monotonic()
     with ExitStack() as stack:
-        messages = stack.enter_context(memory_file("messages"))
-        results = {name: stack.enter_context(memory_file(name)) for name in names} if confined else {}
+        messages = stack.enter_context(_memory_file("messages"))
+        results = {name: stack.enter_context(_memory_file(name)) for name in names} if confined else {}
         process = launch(
             sandbox,
-            copying(compilation.command(paths), paths.output, results),
+            _copying(compilation.command(paths), paths.output, results),
             binds=Binds(
-                read_only={sources: paths.sources, request: paths.request, **shown},
-                tmpfs={paths.output: OUTPUT_BYTES},
+                read_only={sources: paths.sources, request: paths.request, **shown}, tmpfs={paths.output: _OUTPUT_BYTES}
             ),
             limits=compilation.limits,
             env={},
@@ -285,7 +319,7 @@ def compiled(solution: Solution, compilation: Compilation, scratch: Path, sandbo
         starved = process.was_killed_for_others()
         process.kill()
         messages_text = os.pread(messages.fileno(), _MESSAGE_BYTES, 0).decode(errors="replace")
-        keep_results(results, output)
+        _keep(results, output)
     log = output / compilation.log
     if compilation.log and log.is_file() and not log.is_symlink():
         messages_text = log.read_text(errors="replace")[:_MESSAGE_BYTES] or messages_text
@@ -307,8 +341,32 @@ def compiled(solution: Solution, compilation: Compilation, scratch: Path, sandbo
     return output
 
 
-def _on_host(sources: Path, output: Path, request: Path) -> BuildPaths:
-    return BuildPaths(str(sources), str(output), str(request))
+def _memory_file(name: str) -> IO[bytes]:
+    """Return an anonymous file in memory."""
+    return os.fdopen(os.memfd_create(name, os.MFD_CLOEXEC), "w+b")
+
+
+def _keep(results: Mapping[str, IO[bytes]], output: Path) -> None:
+    """Write the content of memory files to a directory on the host; empty ones are omitted."""
+    for name, file in results.items():
+        if size := os.fstat(file.fileno()).st_size:
+            (output / name).write_bytes(os.pread(file.fileno(), size, 0))
+
+
+def _copying(command: Sequence[str], directory: str, files: Mapping[str, IO[bytes]]) -> list[str]:
+    """Return a command that runs a build, copies its results, and exits with the build's exit code.
+
+    Args:
+        command: the build.
+        directory: the build's output directory in the sandbox.
+        files: name in that directory -> the open file that receives the content, which the sandbox inherits. It stays
+            empty if the build did not write the file.
+    """
+    copies = [
+        f'test -f "{directory}/{name}" && cat "{directory}/{name}" > /proc/self/fd/{file.fileno()}'
+        for name, file in files.items()
+    ]
+    return ["/bin/sh", "-c", "; ".join(['"$@"', "code=$?", *copies, "exit $code"]), "sh", *command]
 
 
 def runs(module: ModuleType, sandbox: SandboxKind) -> list[str]:

@@ -14,7 +14,6 @@ from pathlib import Path
 from harness.judge.build.builder import BuildFailed, BuildPaths, Compilation, build_limits, compiled
 from harness.judge.isolation.resource_limits import GIB
 from harness.model.config import SandboxKind
-from harness.model.solution import Solution
 
 MOST_LINES = 160
 _WITHIN_S = 20.0
@@ -22,37 +21,35 @@ _CODE = "code.txt"
 _INSTRUCTION = re.compile(r"^\s*[0-9a-f]+:\s*")
 
 
-def assembly(artefact: Path, function: str, solution: Solution, sandbox: SandboxKind) -> str:
+def assembly(artefact: Path, function: str, sandbox: SandboxKind) -> str:
     """Return the assembly of one function of a shared object by objdump, or the reason why there is none.
 
     Args:
         artefact: the shared object.
         function: part of the function's name.
-        solution: the solution that it was built from.
         sandbox: kind of sandbox in which objdump runs.
     """
     program = shutil.which("objdump")
     if program is None:
         return "the assembly cannot be shown: objdump is not installed where the judge runs"
     options = ["-d", "--no-show-raw-insn", "-C", "-M", "intel"] if os.uname().machine == "x86_64" else ["-d", "-C"]
-    text = _run([program, *options, str(artefact)], (artefact,), solution, sandbox)
+    text = _run([program, *options, str(artefact)], (artefact,), sandbox)
     return _functions(text, function, re.compile(r"^[0-9a-f]+ <(.+)>:$"))
 
 
-def sass(cubin: Path, function: str, solution: Solution, sandbox: SandboxKind) -> str:
+def sass(cubin: Path, function: str, sandbox: SandboxKind) -> str:
     """Return the SASS of one kernel of a cubin by nvdisasm, or the reason why there is none.
 
     Args:
         cubin: the cubin.
         function: part of the kernel's name.
-        solution: the solution that it was built from.
         sandbox: kind of sandbox in which nvdisasm runs.
     """
     home = os.environ.get("CUDA_HOME", "/usr/local/cuda")
     program = shutil.which("nvdisasm") or shutil.which(f"{home}/bin/nvdisasm")
     if program is None:
         return "SASS cannot be shown: nvdisasm is not installed where the judge runs; `ptx` can"
-    text = _run([program, "-c", str(cubin)], (cubin, Path(program).resolve().parent), solution, sandbox)
+    text = _run([program, "-c", str(cubin)], (cubin, Path(program).resolve().parent), sandbox)
     return _functions(text, function, re.compile(r"^\.text\.(\S+):"))
 
 
@@ -66,14 +63,14 @@ def ptx(text: str, function: str) -> str:
     return _functions(text, function, re.compile(r"^(?:\.visible |\.weak )*\.entry (\S+?)\(?$"))
 
 
-def _run(command: list[str], shown: tuple[Path, ...], solution: Solution, sandbox: SandboxKind) -> str:
+def _run(command: list[str], shown: tuple[Path, ...], sandbox: SandboxKind) -> str:
     def line(paths: BuildPaths) -> list[str]:
         return ["/bin/sh", "-c", '"$@" > "$0"', f"{paths.output}/{_CODE}", *command]
 
     compilation = Compilation(line, build_limits(4 * GIB, processes=16), _WITHIN_S, shown, makes=(_CODE,))
     with tempfile.TemporaryDirectory(prefix="kernel-harness-code-") as scratch:
         try:
-            output = compiled(solution, compilation, Path(scratch), sandbox)
+            output = compiled({}, compilation, Path(scratch), sandbox)
         except BuildFailed as failed:
             return f"the code cannot be shown: {failed.reason}"
         return (output / _CODE).read_text(errors="replace")

@@ -25,11 +25,11 @@ from harness.judge.build.builder import (
     compiled,
     content_key,
     defines,
+    files_of,
     runs,
 )
-from harness.judge.build.kernel_resources import resources_of_cubin
+from harness.judge.build.report import build_warnings, resources_of_cubin
 from harness.judge.build.toolkit import Toolkit, find_toolkit
-from harness.judge.build.warnings import build_warnings
 from harness.judge.isolation.resource_limits import GIB
 from harness.model.checking import BuildReport
 from harness.model.config import SandboxKind
@@ -38,7 +38,7 @@ from harness.model.plan import Launch, WorkspaceSpec
 from harness.model.problem import Problem, ScalarInput, Workload
 from harness.model.solution import Solution
 from harness.runner import nvrtc
-from harness.runner.module_variables import MalformedCubinError, check_size
+from harness.runner.cubin import MalformedCubinError, check_size
 from harness.runner.wire import TRUSTED_KERNELS
 
 _FORMAT = 1
@@ -146,13 +146,7 @@ def build_cuda(problem: Problem, solution: Solution, *, cache_dir: Path, sandbox
     kernels = sorted({launch.kernel for plan in plans.values() for launch in plan.launches})
     toolkit = find_toolkit()
     options = [*_OPTIONS, _VERBOSE, *defines(problem, solution.spec.params), *solution.spec.compile.flags]
-    request = {
-        "library": str(toolkit.library),
-        "includes": [str(path) for path in toolkit.includes],
-        "architecture": architecture(),
-        "options": options,
-        "kernels": kernels,
-    }
+    request = _request(toolkit, options, kernels)
     cached = cache_dir / "cubins" / content_key(solution, [_FORMAT, solution.spec.file, request])
     if _is_complete(cached):
         return SealedBuild(cached, plans, cached=True)
@@ -167,6 +161,13 @@ def build_cuda(problem: Problem, solution: Solution, *, cache_dir: Path, sandbox
         shutil.rmtree(cached, ignore_errors=True)
         output.rename(cached)
     return SealedBuild(cached, plans, cached=False)
+
+
+def _request(toolkit: Toolkit, options: list[str], kernels: list[str]) -> dict[str, object]:
+    """Return a request to `nvrtc` without its source."""
+    includes = [str(path) for path in toolkit.includes]
+    request: dict[str, object] = {"library": str(toolkit.library), "includes": includes}
+    return {**request, "architecture": architecture(), "options": options, "kernels": kernels}
 
 
 def _digest(directory: Path) -> str:
@@ -193,7 +194,7 @@ def _compile(
     compilation = Compilation(
         command, limits, BUILD_S, shown, _MAKES, (PTX_NAME,), _LOG, request=full_request, unusable_code=nvrtc.UNUSABLE
     )
-    return compiled(solution, compilation, scratch, sandbox)
+    return compiled(files_of(solution), compilation, scratch, sandbox)
 
 
 def trusted_cubin(cache: Path) -> bytes:
@@ -203,15 +204,7 @@ def trusted_cubin(cache: Path) -> bytes:
         ConfigurationError: NVRTC cannot be used on this machine; the message has its output.
     """
     source = Path(nvrtc.__file__).with_name("trusted.cu")
-    toolkit = find_toolkit()
-    request = {
-        "library": str(toolkit.library),
-        "includes": [str(path) for path in toolkit.includes],
-        "source": str(source),
-        "architecture": architecture(),
-        "options": list(_OPTIONS),
-        "kernels": list(TRUSTED_KERNELS),
-    }
+    request = {**_request(find_toolkit(), list(_OPTIONS), list(TRUSTED_KERNELS)), "source": str(source)}
     name = hashlib.sha256(source.read_bytes() + json.dumps(request).encode()).hexdigest()[:16]
     cubin = cache / "native" / f"trusted-{name}.cubin"
     if not cubin.is_file():

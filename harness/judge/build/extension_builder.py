@@ -33,6 +33,7 @@ from harness.judge.build.builder import (
     compiler,
     content_key,
     defines,
+    files_of,
     runs,
 )  # fmt: skip
 from harness.judge.build.toolkit import Nvcc, find_nvcc, seek_nvcc
@@ -84,21 +85,18 @@ def build_extension(
         raise BuildFailed(f"no source to compile: expected one that ends in {', '.join((_CUDA, *_CPP))}")
     cuda = any(name.endswith(_CUDA) for name in sources)
     nvcc = find_nvcc() if cuda else seek_nvcc()
-    device_architecture = architecture() if cuda else ""
     binding = _tvm_ffi() if (solution.spec.binding or "tvm_ffi") == "tvm_ffi" else _torch()
-    commands = _Commands(problem, solution, binding, nvcc, device_architecture)
+    commands = _Commands(problem, solution, binding, nvcc, architecture() if cuda else "")
     settings = [compiler(), nvcc.version if nvcc else "", binding.versions, commands.of(sources, "/sources", "/output")]
 
     def make(scratch: Path) -> Path:
         def request(paths: BuildPaths) -> object:  # a file, because many sources may be too long for an argument
             return commands.of(sources, paths.sources, paths.output)
 
-        limits = build_limits(16 * GIB, processes=256)
-        run_all = [*runs(compilers, sandbox)]
-        compilation = Compilation(
-            lambda paths: [*run_all, paths.request], limits, BUILD_S, commands.shown, request=request
-        )
-        return compiled(solution, compilation, scratch, sandbox) / ARTEFACT
+        limits, shown = build_limits(16 * GIB, processes=256), commands.shown
+        run_all = runs(compilers, sandbox)
+        compilation = Compilation(lambda paths: [*run_all, paths.request], limits, BUILD_S, shown, request=request)
+        return compiled(files_of(solution), compilation, scratch, sandbox) / ARTEFACT
 
     return cached_artefact(cache_dir, content_key(solution, settings), make)
 
@@ -124,19 +122,12 @@ class _Commands:
     def of(self, sources: list[str], inside: str, output: str) -> dict[str, list[list[str]] | list[str]]:
         """Return all commands, for sources and output in these directories."""
         objects = [f"{output}/{number}.o" for number in range(len(sources))]
-        return {
-            "compile": [
-                [
-                    *(self._cuda(inside) if name.endswith(_CUDA) else self._cpp(inside)),
-                    "-c",
-                    f"{inside}/{name}",
-                    "-o",
-                    object_file,
-                ]
-                for name, object_file in zip(sources, objects, strict=True)
-            ],
-            "link": [compiler()[0], "-shared", *objects, *self._link(), "-o", f"{output}/{ARTEFACT}"],
-        }
+        compile_all = []
+        for name, object_file in zip(sources, objects, strict=True):
+            command = self._cuda(inside) if name.endswith(_CUDA) else self._cpp(inside)
+            compile_all.append([*command, "-c", f"{inside}/{name}", "-o", object_file])
+        link = [compiler()[0], "-shared", *objects, *self._link(), "-o", f"{output}/{ARTEFACT}"]
+        return {"compile": compile_all, "link": link}
 
     def _cpp(self, inside: str) -> list[str]:
         own = self._solution.spec.compile.flags
@@ -178,8 +169,7 @@ def _tvm_ffi() -> _Binding:
             remedy="pip install apache-tvm-ffi",
         )
     version = importlib.metadata.version("apache-tvm-ffi")
-    links = ("-ltvm_ffi",)
-    return _Binding("-std=c++17", (), (), (home / "include",), (home / "lib",), links, (version,))
+    return _Binding("-std=c++17", (), (), (home / "include",), (home / "lib",), ("-ltvm_ffi",), (version,))
 
 
 def _torch() -> _Binding:

@@ -48,12 +48,10 @@ def _bottleneck(counters: KernelCounters) -> tuple[Bottleneck | None, str]:
     if at_peak:
         return unit, f"{unit} is the limit, at {share:.0%} of its peak: {_at_peak(unit)}"
     if share < _BUSY and counters.waves is not None and counters.waves < _FEW_WAVES:
-        blocks = f"the launch has {counters.waves:.2f} waves of blocks"
-        sentence = (
-            f"too few blocks: {blocks}, so multiprocessors stay idle: split the work into more "
-            "blocks (smaller tiles, split-K)"
+        return "too few blocks", (
+            f"too few blocks: the launch has {counters.waves:.2f} waves of blocks, so multiprocessors stay idle: split "
+            "the work into more blocks (smaller tiles, split-K)"
         )
-        return "too few blocks", sentence
     if share < _BUSY:
         return "latency", f"latency is the limit: no unit is above {share:.0%} of its peak{_waits(counters)}"
     return unit, f"{unit} is the busiest unit, at {share:.0%} of its peak{_waits(counters)}"

@@ -12,7 +12,7 @@ from __future__ import annotations
 import csv
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from harness.model.counters import KernelCounters, OccupancyLimit, Stall
@@ -201,12 +201,7 @@ def _stalls(values: Mapping[str, float]) -> tuple[Stall, ...]:
     total_cycles = sum(cycles.values())
     if not total_cycles:
         return ()
-    waits: Sequence[tuple[str, float]] = [
-        (name, count / total_cycles) for name, count in cycles.items() if name not in _NO_STALLS
-    ]
-    largest = sorted(waits, key=lambda wait: -wait[1])[:_MAX_STALLS]
-    return tuple(
-        Stall(reason=name.replace("_", " "), share=min(share, 1.0))
-        for name, share in largest
-        if share >= _MIN_STALL_SHARE
-    )
+    shares = {name: count / total_cycles for name, count in cycles.items() if name not in _NO_STALLS}
+    largest = sorted(shares, key=lambda name: -shares[name])[:_MAX_STALLS]
+    stalls = [name for name in largest if shares[name] >= _MIN_STALL_SHARE]
+    return tuple(Stall(reason=name.replace("_", " "), share=min(shares[name], 1.0)) for name in stalls)

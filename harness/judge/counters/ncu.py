@@ -15,11 +15,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-import harness
 from harness.judge.counters.metrics import CORE_METRICS, METRICS, ProfiledLaunch, parse_table
 from harness.judge.devices.cuda_environment import device_nodes, runner_environment
 from harness.judge.isolation.resource_limits import GIB, SandboxLimits
-from harness.judge.isolation.sandbox import RUNNER_HOME, Binds, launch, shown_already
+from harness.judge.isolation.sandbox import STAGE, Binds, launch, path_in_stage, runner_home, shown_already
 from harness.model.config import SandboxKind
 
 PROFILE_S = 20.0
@@ -29,7 +28,6 @@ MAX_LAUNCHES = 16
 _LOG_BYTES = 4 << 20
 _LOWEST_PRIORITY = 19
 _START = "import sys; sys.path.insert(0, sys.argv[1]); from runner.profiled import main; main(sys.argv[2])"
-_NO_PERMISSION = "ERR_NVGPUCTRPERM"
 _PERMISSION_FIX = (
     "let users read counters: echo 'options nvidia NVreg_RestrictProfilingToAdminUsers=0' > "
     "/etc/modprobe.d/nvidia-profiler.conf, then load the driver again (or reboot). In a container this is set on its "
@@ -82,7 +80,7 @@ def ncu_arguments(metrics: Sequence[str], log: str) -> list[str]:
 
 
 def profile_request(stage: Path, *, device_id: str, sandbox: SandboxKind) -> NcuResult:
-    """Profile the call that `stage/request.json` describes, whose paths are those of `path_in_sandbox`.
+    """Profile the call that `stage/request.json` describes, whose paths are those of `path_in_stage`.
 
     Args:
         stage: directory with all files that the launcher reads.
@@ -104,25 +102,14 @@ def profile_request(stage: Path, *, device_id: str, sandbox: SandboxKind) -> Ncu
                 reason=f"Nsight Compute did not finish within {PROFILE_S:.0f} s",
                 fix="profile a smaller workload, with --workload",
             )
-        failure = _known_failure(text)
-        if failure is not None:
-            return failure
+        for words, (reason, fix) in _MESSAGES.items():
+            if words in text:
+                return NcuResult(reason=reason, fix=fix)
         metrics = _without_rejected(metrics, text)
     return NcuResult(
         reason=f"Nsight Compute ended with code {code} and no counters",
         fix="run `ncu --version` and `nvidia-smi`: it must be as new as the driver",
     )
-
-
-def path_in_sandbox(stage: Path, path: Path, sandbox: SandboxKind) -> str:
-    """Return the path of a file in the sandbox of the profiled process.
-
-    Args:
-        stage: directory that is mapped into the sandbox.
-        path: path of the file below it, outside of the sandbox.
-        sandbox: isolation of the process.
-    """
-    return f"/stage/{path.relative_to(stage)}" if sandbox == "bubblewrap" else str(path)
 
 
 def _run(
@@ -133,15 +120,15 @@ def _run(
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir()
     confined = sandbox == "bubblewrap"
+    request = path_in_stage(sandbox, stage, stage / "request.json")
     log = "/output/log" if confined else str(output / "log")
-    home = RUNNER_HOME if confined else str(_home(stage.parent))
-    target = [sys.executable, "-I", "-B", "-c", _START, home, path_in_sandbox(stage, stage / "request.json", sandbox)]
+    target = [sys.executable, "-I", "-B", "-c", _START, runner_home(sandbox, stage.parent), request]
     with (stage.parent / "stderr").open("w+b") as messages:
         process = launch(
             sandbox,
             [str(program), *ncu_arguments(metrics, log), *target],
             binds=Binds(
-                read_only={stage: "/stage", **{path: str(path) for path in _installation(program)}},
+                read_only={stage: STAGE, **{path: str(path) for path in _installation(program)}},
                 writable={output: "/output"},
                 devices=device_nodes(),
                 tmp_bytes=GIB,
@@ -161,27 +148,11 @@ def _run(
     return text, code
 
 
-def _home(directory: Path) -> Path:
-    """Create a directory with a link to the package `runner`, for a process without a sandbox."""
-    home = directory / "home"
-    home.mkdir(exist_ok=True)
-    if not (home / "runner").exists():
-        (home / "runner").symlink_to(Path(harness.__file__).resolve().parent / "runner")
-    return home
-
-
 def _installation(program: Path) -> list[Path]:
     """Return the directories that Nsight Compute needs and that are not visible in every sandbox."""
     cuda_home = program.parent.parent if program.parent.name == "bin" else program.parent
     directories = [cuda_home, Path("/opt/nvidia/nsight-compute")]
     return [path for path in directories if path.is_dir() and path != Path("/") and not shown_already(path)]
-
-
-def _known_failure(text: str) -> NcuResult | None:
-    for words, (reason, fix) in _MESSAGES.items():
-        if words in text:
-            return NcuResult(reason=reason, fix=fix)
-    return None
 
 
 def _without_rejected(metrics: Sequence[str], text: str) -> tuple[str, ...]:

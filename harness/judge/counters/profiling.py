@@ -1,4 +1,7 @@
-"""Profile a solution that passed on one workload: inputs, Nsight Compute, counters and bottleneck."""
+"""Profile a solution that passed on one workload: counters and bottleneck by Nsight Compute, and latency by events.
+
+The latencies, with a cold and with a warm L2, are reported with the counters and are never part of a verdict.
+"""
 
 from __future__ import annotations
 
@@ -7,27 +10,34 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
+from harness.judge.checks import WorkloadSets
 from harness.judge.counters.bottleneck import with_bottleneck
 from harness.judge.counters.metrics import ProfiledLaunch, counters_of
-from harness.judge.counters.ncu import MAX_LAUNCHES, path_in_sandbox, profile_request
+from harness.judge.counters.ncu import MAX_LAUNCHES, profile_request
 from harness.judge.counters.replays import Replay, find_replay, replay_key
+from harness.judge.devices.interface import Device
 from harness.judge.input_data.inputs import InputSource
 from harness.judge.input_data.layout import Layout, layout_of
 from harness.judge.isolation.resource_limits import GIB
+from harness.judge.isolation.sandbox import path_in_stage
+from harness.judge.runners import RunnerFailed
+from harness.judge.sides import Stage, Staged, load
 from harness.model.config import SandboxKind
 from harness.model.counters import CounterReport, KernelCounters, kernel_name
 from harness.model.problem import Problem, Workload
 from harness.model.solution import Solution
+from harness.runner import wire
 from harness.sol.hardware import CPU
 
 _MAX_BYTES = 4 * GIB
 """Inputs and outputs of a profiled call; the inputs are passed in a file."""
+_WITHIN_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -118,7 +128,7 @@ def profile_replay(
         )
     with tempfile.TemporaryDirectory(prefix="kernel-harness-profile-", dir=_scratch(layout)) as directory:
         stage = Path(directory) / "stage"
-        _write_stage(stage, layout, plan, replay, source.draw(workload), where.sandbox)
+        _write_stage(stage, layout, workload.uuid, replay, source.draw(workload), where.sandbox)
         result = profile_request(stage, device_id=where.device_id, sandbox=where.sandbox)
     launches = [step for step in plan["steps"] if step["kind"] == "launch"]
     kernels = tuple(_matched(result.launches, [step["kernel"] for step in launches], replay.symbols))
@@ -144,16 +154,11 @@ def _scratch(layout: Layout) -> str | None:
 
 
 def _write_stage(
-    stage: Path,
-    layout: Layout,
-    plan: Mapping[str, Any],
-    replay: Replay,
-    inputs: Mapping[str, object],
-    sandbox: SandboxKind,
+    stage: Path, layout: Layout, uuid: str, replay: Replay, inputs: Mapping[str, object], sandbox: SandboxKind
 ) -> None:
     """Write the launcher's files: cubins, the bytes of the inputs, and the request."""
     stage.mkdir()
-    artefacts = [path_in_sandbox(stage, directory, sandbox) for directory in replay.copy_artefacts(stage)]
+    artefacts = [path_in_stage(sandbox, stage, directory) for directory in replay.copy_artefacts(stage)]
     data = stage / "inputs"
     data.write_bytes(b"")
     with data.open("r+b") as file:
@@ -165,8 +170,8 @@ def _write_stage(
                 file.write(value.contiguous().view(torch.uint8).cpu().numpy().data)
     request = {
         "artefacts": artefacts,
-        "plan": plan,
-        "data": path_in_sandbox(stage, data, sandbox),
+        "plan": replay.plans[uuid],
+        "data": path_in_stage(sandbox, stage, data),
         "input_bytes": layout.input_stride,
         "output_bytes": layout.output_stride,
         "inputs": {field.name: field.offset for field in layout.inputs},
@@ -193,3 +198,47 @@ def _matched(
         if launch < len(kernels) and (not is_named or symbols.get(kernels[launch]) == row.symbol):
             yield with_bottleneck(counters_of(kernel_name(kernels[launch]), launch, row.values))
             launch += 1
+
+
+def staged_replay(replay: Replay) -> Staged:
+    """Return a replay in the form that a trusted launcher loads."""
+
+    def put(stage: Stage) -> dict[str, object]:
+        directories = [stage.inside(directory) for directory in replay.copy_artefacts(stage.directory)]
+        return {"op": "load", "language": "cuda", "artefacts": directories}
+
+    return Staged(put, _WITHIN_S, replay.plans)
+
+
+def cold_and_warm_us(
+    device: Device, problem: Problem, workload: Workload, replay: Replay, source: InputSource
+) -> tuple[float, float] | None:
+    """Measure a call with L2 displaced before it, and a call directly after another.
+
+    Args:
+        device: the GPU.
+        problem: problem of the workload.
+        workload: workload to measure.
+        replay: the solution.
+        source: source of new inputs.
+
+    Returns:
+        Microseconds of the cold call and of the warm call; None if a call fails.
+    """
+    clock = device.clock(sealed=True)
+    layout = layout_of(problem, workload)
+    try:
+        with closing(load(clock, clock.runner(), staged_replay(replay), trusted=False)) as side:
+            memory = clock.memory(layout)
+            side.prepare(workload, layout, memory.capacity)
+            WorkloadSets(problem, source, workload).fill([memory.views(0)])
+            clock.settle()
+            with clock.timing():
+                batch = side.batch(memory, range(1), _WITHIN_S)
+                message = {"op": "cold_and_warm", "placement": batch.readings[-1].placement}
+                record = side.runner.ask(message, wire.Code.READY, _WITHIN_S)
+    except (RunnerFailed, torch.OutOfMemoryError):
+        return None
+    overhead_ns = clock.calibration.call_overhead_ns
+    cold, warm = (max(ns - overhead_ns, 0.0) / 1e3 for ns in (record.call, record.claimed_ns))
+    return cold, warm

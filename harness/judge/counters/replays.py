@@ -19,7 +19,7 @@ from typing import Any
 from harness.errors import FormatError
 from harness.formats.bounded import load_json_file
 from harness.judge.build.builder import content_key
-from harness.judge.sides import Staged
+from harness.judge.sides import Stage, Staged
 from harness.judge.version import judge_version
 from harness.model.problem import Problem
 from harness.model.solution import Solution
@@ -60,16 +60,6 @@ class Replay:
         return copies
 
 
-@dataclass(frozen=True)
-class _ReplayStage:
-    """Stage whose files are in the cache instead of a runner's directory."""
-
-    stage: Path
-
-    def inside(self, path: Path) -> str:
-        return str(path.relative_to(self.stage)) if path != self.stage else "."
-
-
 def replay_key(problem: Problem, solution: Solution, device_name: str) -> str:
     """Return the key of a solution's replay: a digest of solution, problem, judge version and device name.
 
@@ -94,7 +84,7 @@ def store_replay(cache_dir: Path, key: str, staged: Staged) -> None:
     with tempfile.TemporaryDirectory(dir=store, prefix="incoming-") as scratch:
         incoming = Path(scratch) / "replay"
         incoming.mkdir()
-        message = staged.put(_ReplayStage(incoming))
+        message = staged.put(Stage(incoming, lambda path: str(path.relative_to(incoming))))
         (incoming / _PLAN).write_text(json.dumps({"artefacts": message["artefacts"], "plans": dict(staged.plans)}))
         (incoming / "sha256").write_text(_digest(incoming, message["artefacts"]))
         shutil.rmtree(store / key, ignore_errors=True)

@@ -18,24 +18,20 @@ from pathlib import Path
 
 import torch
 
-from harness.judge import shared_memory as shared
-from harness.judge.batched_copy import CopyAll
+from harness.judge import handshake
 from harness.judge.channel import ChannelClosed, ChannelTimeout, MalformedRecord, RunnerRecord, parse_record
 from harness.judge.clock import LAUNCH_BOUND, now_ns
 from harness.judge.correctness import Summed, summed
-from harness.judge.devices.cpu_overheads import measure_overheads
-from harness.judge.devices.cpu_scheduling import processor_name, real_time_priority, run_delay_ns, worker_pool
+from harness.judge.devices.cpu_scheduling import Steal, processor_name, real_time_priority, run_delay_ns, worker_pool
 from harness.judge.devices.interface import Batch, Calibration, Device, Memory, T
 from harness.judge.devices.lock import take_device_lock
-from harness.judge.handshake import HandshakeCalibration, calibrate_handshake, remember_handshake, usual_handshake_ns
 from harness.judge.input_data.layout import Layout
 from harness.judge.isolation.cgroup_freezer import freezer_works
 from harness.judge.isolation.resource_limits import GIB, SandboxLimits
 from harness.judge.native import Exchanged, Native, load_native
 from harness.judge.reference import Value
 from harness.judge.runners import Runner, RunnerFailed, RunnerPlan, Standby
-from harness.judge.shared_memory import OutputPool, Region
-from harness.judge.steal_time import Steal
+from harness.judge.shared_memory import OutputPool, Region, poison_outputs
 from harness.model.config import SandboxKind
 from harness.model.judging import DeviceRecord
 from harness.model.languages import Language, languages_on
@@ -69,11 +65,11 @@ class CpuMemory:
 
     def views(self, slot: int) -> dict[str, torch.Tensor]:
         """Return a slot's inputs by name, to be written in place."""
-        return shared.input_views(self.region, self.layout, slot)
+        return self.layout.input_views(self.region.slot(slot, self.layout.input_stride))
 
     def inputs(self, slot: int) -> list[Value]:
         """Return a slot's inputs in the order of the reference's arguments; they are not copies."""
-        return shared.read_inputs(self.region, self.layout, slot)
+        return self.layout.input_values(self.views(slot))
 
     def outputs(self, runner: Runner, slot: int) -> dict[str, torch.Tensor]:
         """Return the outputs that a runner wrote; they cannot change, because the runner is stopped.
@@ -82,10 +78,10 @@ class CpuMemory:
             runner: the runner of the last batch.
             slot: number of the slot.
         """
-        return shared.read_outputs(self.outputs_of[id(runner)], self.layout, slot)
+        return self.layout.output_views(self.outputs_of[id(runner)].slot(slot, self.layout.output_stride))
 
 
-class CpuDevice:
+class CpuDevice(Device):
     """The CPU of this host; see the protocol `Device`. A lock of the host permits one judge at a time."""
 
     target = "cpu"
@@ -109,17 +105,11 @@ class CpuDevice:
         self._inductor = cache / "inductor"
         self._inductor.mkdir(parents=True, exist_ok=True)
         limits = SandboxLimits(cpus=frozenset(allowed), nice=_NICE, address_space_bytes=16 * GIB)
-        self._plan = RunnerPlan(
-            sandbox=sandbox,
-            limits=limits,
-            scratch=self._scratch,
-            pinned=frozenset({self._cpu}),
-            freezes=freezer_works(),
-        )
+        pinned = frozenset({self._cpu})
+        self._plan = RunnerPlan(sandbox, limits, self._scratch, pinned=pinned, freezes=freezer_works())
         self._standby = Standby(lambda: Runner(self._plan))
         self._steal = Steal()
         self._native = load_native(cache)
-        self.copy_all: CopyAll | None = None
         self.summed: Summed = self._native.summed if self._native is not None else summed
         self._cold = self._native is not None and self._native.flushes
         self._inputs = Region(_MEMORY_BYTES, sealed=True)
@@ -128,14 +118,9 @@ class CpuDevice:
         self._digest = hashlib.sha256(f"{processor_name()}{platform.node()}".encode()).hexdigest()
         self.calibration = Calibration(0.0, 0.0)
         self._cache = cache
-        self._handshake = HandshakeCalibration(0.0)
+        self._handshake = handshake.HandshakeCalibration(0.0)
         self._calibrated_at = 0.0
         self.recalibrate()
-
-    def clock(self, *, sealed: bool) -> Device:
-        """Return this device, which has one clock."""
-        del sealed
-        return self
 
     def record(self) -> DeviceRecord:
         """Return name, stable id, and the conditions of timings."""
@@ -247,35 +232,6 @@ class CpuDevice:
         fields: dict[str, object] = {"input_bytes": self._inputs.bytes, "output_bytes": outputs.bytes}
         return fields, (self._inputs.descriptor, outputs.descriptor)
 
-    def loaded(self, runner: Runner, short_kernel_ns: int) -> None:
-        """Do nothing: the judge's own clock is the same for all runners.
-
-        Args:
-            runner: not used.
-            short_kernel_ns: not used.
-        """
-        del runner, short_kernel_ns
-
-    def place(self, runner: Runner, layout: Layout, slots: int) -> tuple[dict[str, object], tuple[int, ...]]:
-        """Return nothing: the memory was granted with the runner.
-
-        Args:
-            runner: not used.
-            layout: not used.
-            slots: not used.
-        """
-        del runner, layout, slots
-        return {}, ()
-
-    def untried(self, runner: Runner) -> int:
-        """Return 0: all runners use the same slots."""
-        del runner
-        return 0
-
-    def conclude(self, runner: Runner) -> None:
-        """Do nothing: a runner is stopped between its batches."""
-        del runner
-
     def forget(self, runner: Runner) -> None:
         """End a runner and release its memory."""
         runner.kill()
@@ -302,7 +258,7 @@ class CpuDevice:
         """
         layout, region = memory.layout, self._outputs[id(runner)]
         native = self._native if self._cold else None
-        shared.poison_outputs(region, layout, slots, native, self._inputs)
+        poison_outputs(region, layout, slots, native, self._inputs)
         if native is not None:
             first, count = min(slots), max(slots) + 1 - min(slots)
             native.flush(self._inputs.address + first * layout.input_stride, count * layout.input_stride)
@@ -345,9 +301,8 @@ class CpuDevice:
             exchanged = self._continue(self._native, runner, within_s, spin=spin, slices=runner.processes.proved_slices)
             if exchanged.refused:
                 runner.check_still_stopped()
-                exchanged = self._continue(
-                    self._native, runner, within_s, spin=spin
-                )  # Python checks more than the library
+                # Python checks more than the library.
+                exchanged = self._continue(self._native, runner, within_s, spin=spin)
                 if exchanged.refused:
                     raise OSError("the control group of a runner cannot be thawed")
             runner.processes.discard_proof()
@@ -382,22 +337,19 @@ class CpuDevice:
         dispatches: list[float] = []
 
         def calibrate() -> float:
-            handshake, dispatch = self._measure_overheads()
-            dispatches.append(dispatch)
-            return handshake
+            runner = self.runner(needs_torch=False)
+            try:
+                handshake_ns, dispatch_ns = handshake.measure_overheads(self, runner)
+            finally:
+                self.forget(runner)
+            dispatches.append(dispatch_ns)
+            return handshake_ns
 
-        self._handshake = calibrate_handshake(calibrate, usual_handshake_ns(self._cache, key))
-        remember_handshake(self._cache, key, self._handshake)
+        usual_ns = handshake.usual_handshake_ns(self._cache, key)
+        self._handshake = handshake.calibrate_handshake(calibrate, usual_ns)
+        handshake.remember_handshake(self._cache, key, self._handshake)
         self.calibration = Calibration(self._handshake.ns, min(dispatches))
         self._calibrated_at = time.monotonic()
-
-    def _measure_overheads(self) -> tuple[float, float]:
-        """Return (handshake, dispatch) in nanoseconds, measured in a runner that is then ended."""
-        runner = self.runner(needs_torch=False)
-        try:
-            return measure_overheads(self, runner)
-        finally:
-            self.forget(runner)
 
     def process_error(self, latency_ns: float, bound_ns: float = 0.0) -> float:
         """Return the standard deviation of ln(latency) between processes, which is the same for every call.
@@ -420,9 +372,8 @@ class CpuDevice:
             latency_ns: latency of a call by the judge's clock.
             claimed_ns: duration of a call that the runner reports.
         """
-        shortest = max(
-            LAUNCH_BOUND * self.calibration.dispatch_ns, self.calibration.handshake_ns / self.calibration.most_calls
-        )
+        calibration = self.calibration
+        shortest = max(LAUNCH_BOUND * calibration.dispatch_ns, calibration.handshake_ns / calibration.most_calls)
         return Trust.LAUNCH_BOUND if min(latency_ns, claimed_ns) < shortest else Trust.BOUNDED
 
     def close(self) -> None:

@@ -1,8 +1,12 @@
-"""Processors and priorities of the CPU's judge: worker threads, real-time priority, and waiting times."""
+"""Processors and priorities of the CPU's judge: worker threads, real-time priority, waiting times, and steal time.
+
+Steal time is the time in which the host of a virtual machine ran something else on a processor. The kernel counts it.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import platform
 from collections.abc import Iterator, Sequence
@@ -16,6 +20,10 @@ from harness.judge.isolation.process_freezer import SandboxProcesses
 _MAX_WORKERS = 4
 """Threads of the judge. More would wait for the interpreter lock."""
 _OWN_SCHEDSTAT = Path("/proc/thread-self/schedstat")
+_STEAL = 8
+"""Index of the field `steal` in a processor's line of /proc/stat; the name has index 0. Source: proc_stat(5)."""
+_LINE_BYTES = 128
+"""Upper limit of the length of a processor's line."""
 
 
 def processor_name() -> str:
@@ -55,3 +63,34 @@ def real_time_priority(processes: SandboxProcesses) -> Iterator[None]:
 def run_delay_ns() -> int:
     """Return the nanoseconds for which this thread has waited for a processor so far."""
     return int(_OWN_SCHEDSTAT.read_bytes().split()[1])
+
+
+class Steal:
+    """Reader of the steal time of this machine's processors; 0 on a machine that is not virtual.
+
+    The kernel counts in ticks of 10 ms. The probability that it counts a shorter interruption is proportional to
+    its length.
+
+    Args:
+        proc: mount point of the proc file system.
+    """
+
+    def __init__(self, proc: Path = Path("/proc")) -> None:
+        self._tick_ns = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+        self._bytes = _LINE_BYTES * (1 + (os.cpu_count() or 1))
+        virtual = "hypervisor" in (proc / "cpuinfo").read_text().split()  # only a virtual machine has a host
+        self._stat = os.open(proc / "stat", os.O_RDONLY | os.O_CLOEXEC) if virtual else None
+        self._libc = ctypes.CDLL(None)
+
+    def taken_ns(self, runner_cpu: int) -> int:
+        """Return the steal time of a runner's processor and of the caller's since the machine started, in ns."""
+        if self._stat is None:
+            return 0
+        processors = {b"cpu%d" % runner_cpu, b"cpu%d" % self._libc.sched_getcpu()}
+        lines = (line.split() for line in os.pread(self._stat, self._bytes, 0).splitlines())
+        return self._tick_ns * sum(int(line[_STEAL]) for line in lines if line[0] in processors)
+
+    def close(self) -> None:
+        """Close /proc/stat."""
+        if self._stat is not None:
+            os.close(self._stat)

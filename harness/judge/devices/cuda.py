@@ -15,41 +15,38 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from harness.errors import ConfigurationError
-from harness.judge.batched_copy import CopyAll
 from harness.judge.build.cuda_builder import trusted_cubin
 from harness.judge.channel import ChannelClosed, ChannelTimeout, MalformedRecord
 from harness.judge.clock import LAUNCH_BOUND, now_ns
 from harness.judge.correctness import Summed
 from harness.judge.devices.cuda_conduct import Conduct
 from harness.judge.devices.cuda_cycle import Cycle, Line
-from harness.judge.devices.cuda_environment import device_nodes, runner_environment
+from harness.judge.devices.cuda_environment import device_nodes, require_no_mps, runner_environment
 from harness.judge.devices.cuda_memory import CudaMemory, DeviceBatchedCopy, DeviceComparison, fitting_sets
-from harness.judge.devices.cuda_placements import PlacementPool
+from harness.judge.devices.cuda_placements import PlacementPool, reserve_memory
 from harness.judge.devices.cuda_runners import CudaRunners, runners_ahead
 from harness.judge.devices.cuda_sealed import SealedClock
-from harness.judge.devices.cuda_start import calibration_layout, reserve_memory
 from harness.judge.devices.cuda_statistics import bounded_process_error, held_calls, middle_mean, process_offset_ns
 from harness.judge.devices.event_overhead import event_overhead_us
-from harness.judge.devices.interface import Batch, Calibration, Device, Memory, Reading, T
+from harness.judge.devices.interface import Batch, Calibration, Device, Memory, Reading
 from harness.judge.devices.lock import take_device_lock
-from harness.judge.devices.mps import require_no_mps
 from harness.judge.devices.nvml import Nvml, Sample
 from harness.judge.devices.processors import TimingCores
-from harness.judge.input_data.layout import Layout
+from harness.judge.input_data.inputs import CopyAll
+from harness.judge.input_data.layout import Layout, calibration_layout
 from harness.judge.isolation.resource_limits import GIB, SandboxLimits
 from harness.judge.runners import NoRoom, Runner, RunnerFailed, RunnerPlan
 from harness.judge.shared_memory import Region
 from harness.model.config import SandboxKind
 from harness.model.judging import DeviceRecord
 from harness.model.languages import Language, languages_on
-from harness.model.problem import Problem
 from harness.model.verdict import Trust, Verdict
 from harness.runner import wire
 from harness.runner.device_memory import granularity
@@ -89,9 +86,7 @@ def open_cuda(ordinal: int, *, cache: Path, sandbox: SandboxKind) -> CudaDevice:
     """
     require_no_mps()
     nvml = Nvml(ordinal)
-    os.environ["CUDA_VISIBLE_DEVICES"] = (
-        nvml.uuid
-    )  # the only device of this process and of all runners, number 0 from now on
+    os.environ["CUDA_VISIBLE_DEVICES"] = nvml.uuid  # the only device of this process and of all runners, now number 0
     if not torch.cuda.is_available():
         raise ConfigurationError(
             "no CUDA device is usable: torch finds none",
@@ -102,7 +97,7 @@ def open_cuda(ordinal: int, *, cache: Path, sandbox: SandboxKind) -> CudaDevice:
     return CudaDevice(nvml, lock, cache=cache, sandbox=sandbox)
 
 
-class CudaDevice:
+class CudaDevice(Device):
     """One GPU, with the clock for candidates with host code; see the protocol `Device`."""
 
     memory_on = torch.device("cuda")
@@ -190,22 +185,9 @@ class CudaDevice:
             self._trusted_runners.add(id(runner))
         return runner
 
-    def all_processors(self) -> AbstractContextManager[None]:
-        """Return a context without effect: the judge's own work is on the device."""
-        return nullcontext()
-
     def timing(self) -> AbstractContextManager[None]:
         """Hold the timing lock: shared with judges that also have separate cores, exclusive on this host otherwise."""
         return timing_lock.timing_apart() if self._cores.are_apart else timing_lock.timing()
-
-    def map_slots(self, work: Callable[[int], T], slots: Sequence[int]) -> list[T]:
-        """Do work for each slot in order; the work is on the device.
-
-        Args:
-            work: called with the number of a slot.
-            slots: numbers of the slots.
-        """
-        return [work(slot) for slot in slots]
 
     def start_standby(self) -> None:
         """Start the next runners in advance, including one for the reference.
@@ -224,21 +206,6 @@ class CudaDevice:
     def after_check(self) -> None:
         """Start runners in place of those that checks took."""
         self._runners.replace_checked()
-
-    def reserve(self, problem: Problem, layouts: Sequence[Layout]) -> bool:
-        """Return false: memory is allocated for each workload.
-
-        Args:
-            problem: not used.
-            layouts: not used.
-        """
-        del problem, layouts
-        return False
-
-    def temporary_memory(self, layouts: Sequence[Layout]) -> AbstractContextManager[None]:
-        """Return a context without effect: memory is allocated for each workload and each runner."""
-        del layouts
-        return nullcontext()
 
     def grant(self, runner: Runner, *, sealed: bool = False) -> tuple[dict[str, object], tuple[int, ...]]:
         """Connect a runner to the device with a new doorbell; see `Device.grant`.

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import torch
 
-from harness.judge.batched_copy import Piece
 from harness.judge.correctness import Sums, least_scale
+from harness.judge.input_data.inputs import Piece
 from harness.judge.input_data.layout import Field, Layout
 from harness.judge.isolation.resource_limits import GIB
 from harness.judge.reference import Value
@@ -76,20 +76,11 @@ class CudaMemory:
     def _input(self, slot: int, number: int, field: Field) -> torch.Tensor:
         if field.scalar:
             return self._scalars[slot, number].view(field.torch_dtype)
-        return _tensor(self.input_bytes[slot], field)
+        return field.view(self.input_bytes[slot])
 
     def inputs(self, slot: int) -> list[Value]:
         """Return a slot's inputs in the order of the reference's arguments, in memory that no runner can access."""
-        values: list[Value] = []
-        views = self.views(slot)
-        for field in self.layout.inputs:
-            value = views[field.name]
-            if field.scalar:
-                number = value.item()
-                values.append(bool(number) if field.scalar == "bool" else number)
-            else:
-                values.append(value)
-        return values
+        return self.layout.input_values(self.views(slot))
 
     def write_scalars(self, slot: int, placement: int) -> None:
         """Write the Python scalars of a slot to the shared host memory of a placement.
@@ -146,13 +137,7 @@ class CudaMemory:
             runner: the runner that made the call.
             slot: slot of the inputs.
         """
-        row = self.captured[id(runner)][slot]
-        values = {field.name: _tensor(row, field) for field in self.layout.outputs}
-        return {name: value.view(torch.uint8) if value.dtype == torch.bool else value for name, value in values.items()}
-
-
-def _tensor(row: torch.Tensor, field: Field) -> torch.Tensor:
-    return row[field.offset : field.offset + field.bytes].view(field.torch_dtype).view(field.shape)
+        return self.layout.output_views(self.captured[id(runner)][slot])
 
 
 def poison(outputs: torch.Tensor, layout: Layout, input_bytes: torch.Tensor) -> None:
@@ -224,7 +209,7 @@ Sampled = tuple[OutputSample, torch.Tensor]
 
 
 class DeviceBatchedCopy:
-    """`harness.judge.batched_copy.CopyAll` with one launch per `max_pieces` pieces."""
+    """`harness.judge.input_data.inputs.CopyAll` with one launch per `max_pieces` pieces."""
 
     max_pieces = 65_535
     """Largest second dimension of a grid."""
@@ -264,11 +249,4 @@ class DeviceComparison:
         addresses = actual.data_ptr(), expected.data_ptr()
         self._trusted.compare(*addresses, expected.numel(), _KINDS[expected.dtype], limits, sums.data_ptr()).run()
         squared_error, squares, max_abs, max_rel, outside, nonzero = _SUMS.unpack(struct.pack("4q", *sums.tolist()))
-        return Sums(
-            max_abs=max_abs,
-            max_rel=max_rel,
-            squared_error=squared_error,
-            squares=squares,
-            within=not outside,
-            some_nonzero=bool(nonzero),
-        )
+        return Sums(max_abs, max_rel, squared_error, squares, within=not outside, some_nonzero=bool(nonzero))

@@ -21,11 +21,20 @@ from harness.runner.driver import CudaError
 _MAX_PLACEMENTS, _MIN_PLACEMENTS = 64, 4
 _BUDGET_BYTES, _BUDGET_SHARE = 4 * GIB, 8
 """Limits of all placements of a runner together: bytes, and 1 / this share of the free memory."""
+_RESERVED_SHARE = 8
+"""1 / this share of the device's memory is reserved for the judge, so that no candidate can exhaust it."""
 _SIDES = 2
 _SINGLE_CALL_PLACEMENTS = 4
 """Placements of a runner whose calls are not timed in batches, for example during a recording."""
 _LARGE_SHARE = 8
 """Sets of any size have at least `_MIN_PLACEMENTS` placements, if 1 / this share of the free memory suffices."""
+
+
+def reserve_memory() -> None:
+    """Allocate and free memory, which torch's caching allocator keeps for this process."""
+    free, total = torch.cuda.mem_get_info()
+    reserved = torch.empty(min(free // 2, total // _RESERVED_SHARE), dtype=torch.uint8, device="cuda")
+    del reserved
 
 
 def placement_count(size: int, free: int) -> int:

@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import Protocol
 
-from harness.judge.batched_copy import CopyAll
 from harness.judge.correctness import Summed
 from harness.judge.devices.cuda_memory import CudaMemory
 from harness.judge.devices.interface import Batch, Calibration, Device, Memory
+from harness.judge.input_data.inputs import CopyAll
 from harness.judge.input_data.layout import Layout
 from harness.judge.runners import Runner
 from harness.model.verdict import Trust

@@ -7,14 +7,14 @@ judge opens a device once and holds its lock until the judge ends.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 import torch
 
-from harness.judge.batched_copy import CopyAll
 from harness.judge.correctness import Summed
+from harness.judge.input_data.inputs import CopyAll
 from harness.judge.input_data.layout import Layout
 from harness.judge.reference import Value
 from harness.judge.runners import Runner
@@ -100,13 +100,13 @@ class Memory(Protocol):
 
 
 class Device(Protocol):
-    """A device whose lock this judge holds."""
+    """A device whose lock this judge holds. Methods with a body are the same for devices that do not replace them."""
 
     target: str
     calibration: Calibration
     summed: Summed
     """Compares outputs on this device."""
-    copy_all: CopyAll | None
+    copy_all: CopyAll | None = None
     """Copies many pieces of the judge's own memory in one launch; None on a device that copies each separately."""
     memory_on: torch.device
     """Device of the judge's own copy of the inputs."""
@@ -114,7 +114,9 @@ class Device(Protocol):
     """Languages of the solutions that this device can run."""
 
     def clock(self, *, sealed: bool) -> Device:
-        """Return this device with the clock for sealed solutions or for all others; it may have one clock for both."""
+        """Return this device with the clock for sealed solutions or for all others; by default one clock for both."""
+        del sealed
+        return self
 
     def record(self) -> DeviceRecord:
         """Return the current state of the device for the entry."""
@@ -129,7 +131,11 @@ class Device(Protocol):
         """
 
     def all_processors(self) -> AbstractContextManager[None]:
-        """Use every processor for long work of the judge inside this context, in which nothing is timed."""
+        """Use every processor for long work of the judge inside this context, in which nothing is timed.
+
+        By default the work is on the device, and the context has no effect.
+        """
+        return nullcontext()
 
     def timing(self) -> AbstractContextManager[None]:
         """Hold the host's timing lock inside this context: disturbing work waits, and earlier work is waited for."""
@@ -144,6 +150,7 @@ class Device(Protocol):
         Returns:
             The results in the order of the slots. All calls have ended; the first exception in this order is raised.
         """
+        return [work(slot) for slot in slots]
 
     def start_standby(self) -> None:
         """Start the next runner in advance; call this while nothing is timed."""
@@ -157,6 +164,8 @@ class Device(Protocol):
     def reserve(self, problem: Problem, layouts: Sequence[Layout]) -> bool:
         """Allocate memory for at least one set of inputs and outputs of each workload.
 
+        By default memory is allocated for each workload by itself.
+
         Args:
             problem: the problem.
             layouts: layouts of the workloads.
@@ -164,6 +173,8 @@ class Device(Protocol):
         Returns:
             True if the memory was replaced, so that earlier grants are invalid.
         """
+        del problem, layouts
+        return False
 
     def grant(self, runner: Runner, *, sealed: bool = False) -> tuple[dict[str, object], tuple[int, ...]]:
         """Connect a runner to the device.
@@ -183,9 +194,10 @@ class Device(Protocol):
             runner: a connected runner.
             short_kernel_ns: nanoseconds between events; 0 without events.
         """
+        del runner, short_kernel_ns  # by default, the judge's own clock is the same for all runners
 
     def place(self, runner: Runner, layout: Layout, slots: int) -> tuple[dict[str, object], tuple[int, ...]]:
-        """Allocate memory for a runner's next workload.
+        """Allocate memory for a runner's next workload; by default it was granted with the runner.
 
         Args:
             runner: a connected runner.
@@ -198,9 +210,13 @@ class Device(Protocol):
         Raises:
             NoRoom: the device does not have enough memory.
         """
+        del runner, layout, slots
+        return {}, ()
 
     def untried(self, runner: Runner) -> int:
         """Return the number of placements at which a runner has made no call on this workload yet."""
+        del runner  # by default, all runners use the same slots
+        return 0
 
     def conclude(self, runner: Runner) -> None:
         """Check, after the last call on a workload, that a runner did no work between its calls.
@@ -208,9 +224,15 @@ class Device(Protocol):
         Raises:
             RunnerFailed: it worked without a request.
         """
+        del runner  # by default, a runner is stopped between its batches
 
     def temporary_memory(self, layouts: Sequence[Layout]) -> AbstractContextManager[None]:
-        """Give separate memory to the runners inside this context, which all end before it does."""
+        """Give separate memory to the runners inside this context, which all end before it does.
+
+        By default memory is allocated for each workload and each runner.
+        """
+        del layouts
+        return nullcontext()
 
     def memory(self, layout: Layout) -> Memory:
         """Return the reserved memory with the layout of one workload."""

@@ -11,12 +11,12 @@ from __future__ import annotations
 import math
 import random
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 
-from harness.judge.batched_copy import CopyAll, Piece
 from harness.judge.input_data.random_values import dependent_values, independent_values
 from harness.judge.input_data.roles import Purpose, Role, purpose_of
 from harness.judge.input_data.safetensors import read_safetensors
@@ -25,22 +25,32 @@ from harness.model.problem import CustomInput, Problem, SafetensorsInput, Scalar
 
 _SMALLEST_POOL, _LARGEST_POOL = 1 << 16, 1 << 22
 """Smallest and largest number of values of a pool."""
-_FACTORS = {
-    Role.NORMAL: 0.1,
-    Role.BIAS: 0.1,
-    Role.WEIGHT: 0.1,
-    Role.AROUND_ONE: 0.03,
-    Role.POSITIVE: 0.03,
-    Role.NEGATIVE: 0.03,
-    Role.DECAY: 0.03,
-}
-"""Roles whose slices are multiplied by a factor -> largest difference of the factor's magnitude from 1."""
 _SIGNED = frozenset({Role.NORMAL, Role.BIAS, Role.WEIGHT})
 """Roles whose factor may be negative."""
+_UNSIGNED = (Role.AROUND_ONE, Role.POSITIVE, Role.NEGATIVE, Role.DECAY)
+_FACTORS = {**dict.fromkeys(_SIGNED, 0.1), **dict.fromkeys(_UNSIGNED, 0.03)}
+"""Roles whose slices are multiplied by a factor -> largest difference of the factor's magnitude from 1."""
 _BATCH_SCALABLE = frozenset({torch.float32, torch.float16, torch.bfloat16})
 _SCALABLE = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16})
 _DEPENDENT = frozenset({Role.OFFSETS, Role.DISTINCT})
 """Roles whose values depend on each other, so that a slice of a pool would be invalid; they are drawn for each call."""
+
+
+class Piece(NamedTuple):
+    """One copy from a slice of a pool into an input."""
+
+    source: int
+    """Address of the slice."""
+    target: int
+    """Address in the input."""
+    elements: int
+    dtype: torch.dtype
+    factor: float | None
+    """Factor that each element is multiplied by; None: the elements are copied unchanged."""
+
+
+CopyAll = Callable[[Sequence[Piece]], None]
+"""Enqueues many copies with few kernel launches. Only pieces of float32, bfloat16 or float16 may have a factor."""
 
 
 @dataclass(frozen=True)
@@ -213,11 +223,7 @@ class InputSource:
         return plans
 
     def _fill(
-        self,
-        plan: _Plan,
-        target: torch.Tensor,
-        slices: dict[str, list[tuple[int, int]]],
-        pieces: list[Piece] | None,
+        self, plan: _Plan, target: torch.Tensor, slices: dict[str, list[tuple[int, int]]], pieces: list[Piece] | None
     ) -> None:
         """Fill one random input; copies that can be batched are only added to `pieces`, unless it is None."""
         role, count = plan.purpose.role, target.numel()

@@ -9,11 +9,11 @@ from typing import Any, Literal
 
 import torch
 
+from harness.judge.reference import Value
 from harness.model.axis_types import ExprAxis, VarAxis
 from harness.model.problem import Problem, TensorSpec, Workload
 
-_ALIGN = 64
-_SLOT_ALIGN = 4096
+_ALIGN, _SLOT_ALIGN = 64, 4096
 _INTEGERS = {"int64", "int32", "int16", "int8"}
 
 
@@ -39,6 +39,10 @@ class Field:
             return torch.float64 if self.scalar == "float" else torch.int64
         return getattr(torch, self.dtype)  # type: ignore[no-any-return]
 
+    def view(self, slot_bytes: torch.Tensor) -> torch.Tensor:
+        """Return this field as a tensor on the bytes of a slot; a Python scalar is a 0-d tensor of 64 bits."""
+        return slot_bytes[self.offset : self.offset + self.bytes].view(self.torch_dtype).view(self.shape)
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -59,6 +63,24 @@ class Layout:
         inputs = {field.name: field for field in self.inputs}
         return [(inputs[field.updates], field) for field in self.outputs if field.updates is not None]
 
+    def input_views(self, slot_bytes: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return a slot's inputs by name as tensors on its bytes, for writing."""
+        return {field.name: field.view(slot_bytes) for field in self.inputs}
+
+    def input_values(self, views: Mapping[str, torch.Tensor]) -> list[Value]:
+        """Return a slot's inputs in declaration order, given as tensors by name: tensors and Python scalars."""
+        values: list[Value] = []
+        for field in self.inputs:
+            value = views[field.name]
+            number = value.item() if field.scalar else value
+            values.append(bool(number) if field.scalar == "bool" else number)
+        return values
+
+    def output_views(self, slot_bytes: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return a slot's outputs by name as tensors on its bytes; bools as uint8, because they may have any byte."""
+        views = {field.name: field.view(slot_bytes) for field in self.outputs}
+        return {name: view.view(torch.uint8) if view.dtype == torch.bool else view for name, view in views.items()}
+
     @property
     def io_bytes(self) -> int:
         """Bytes of one call's inputs and outputs."""
@@ -71,16 +93,7 @@ class Layout:
             slots: number of slots.
             variant: variant of a baseline, such as eager; empty for a candidate.
         """
-        return {
-            "op": "workload",
-            "inputs": [asdict(field) for field in self.inputs],
-            "outputs": [asdict(field) for field in self.outputs],
-            "input_stride": self.input_stride,
-            "output_stride": self.output_stride,
-            "slots": slots,
-            "axes": list(self.axes),
-            "variant": variant,
-        }
+        return {"op": "workload", **asdict(self), "slots": slots, "variant": variant}
 
 
 def layout_of(problem: Problem, workload: Workload) -> Layout:
@@ -98,21 +111,31 @@ def layout_of(problem: Problem, workload: Workload) -> Layout:
     return Layout(inputs, outputs, _round_up(input_end, _SLOT_ALIGN), _round_up(output_end, _SLOT_ALIGN), axes)
 
 
+def calibration_layout(inputs: int, size: int, axes: tuple[int, ...] = ()) -> Layout:
+    """Return the layout of the judge's own calls, whose inputs and output are bytes.
+
+    Args:
+        inputs: number of inputs.
+        size: bytes of each input and of the output.
+        axes: sizes of var and expr axes.
+    """
+    fields = tuple(Field(f"a{number}", "uint8", (size,), number * size, size, None) for number in range(inputs))
+    stride = _round_up(inputs * size, _SLOT_ALIGN)
+    return Layout(fields, (Field("out", "uint8", (size,), 0, size, None),), stride, stride, axes)
+
+
 def _place(specs: Mapping[str, TensorSpec], problem: Problem, sizes: dict[str, int]) -> tuple[tuple[Field, ...], int]:
     fields, end = [], 0
     for name, spec in specs.items():
         shape = problem.shape(spec, sizes)
-        dtype = spec.dtype
+        kind: Literal["int", "bool", "float"] | None = None
+        dtype, size = spec.dtype, 8
         if spec.shape is None:
-            kind: Literal["int", "bool", "float"]
             kind = "int" if dtype in _INTEGERS else "bool" if dtype == "bool" else "float"
-            fields.append(Field(name, dtype, (), end, 8, kind))
-            end += 8
         else:
             size = math.prod(shape) * getattr(torch, dtype).itemsize
-            fields.append(Field(name, dtype, shape, end, size, None, spec.x_updates))
-            end += size
-        end = _round_up(end, _ALIGN)
+        fields.append(Field(name, dtype, shape, end, size, kind, spec.x_updates))
+        end = _round_up(end + size, _ALIGN)
     return tuple(fields), max(end, 8)
 
 

@@ -26,9 +26,7 @@ def dependent_values(purpose: Purpose, count: int, generator: torch.Generator) -
     bound = int(purpose.upper_bound)
     if purpose.role is Role.DISTINCT and count <= bound:
         return torch.randperm(bound, generator=generator, device=generator.device)[:count]
-    values = torch.randint(
-        0, max(1, bound + (purpose.role is Role.OFFSETS)), (count,), generator=generator, device=generator.device
-    )
+    values = _integers_below(max(1, bound + (purpose.role is Role.OFFSETS)), count, generator)
     if purpose.role is Role.OFFSETS:
         values = values.sort().values
         values[0], values[-1] = 0, bound if count > 1 else 0
@@ -50,24 +48,23 @@ def independent_values(purpose: Purpose, rows: int, row: int, generator: torch.G
     return _DRAWS.get(purpose.role, _normal)(purpose, rows, row, generator).view(-1)
 
 
+def _integers_below(bound: int, count: int, generator: torch.Generator, lowest: int = 0) -> torch.Tensor:
+    return torch.randint(lowest, bound, (count,), generator=generator, device=generator.device)
+
+
 def _normal(purpose: Purpose, rows: int, row: int, generator: torch.Generator) -> torch.Tensor:
     # Every float format of a definition can represent the limits. One normal variate in a billion is beyond 6.
     return torch.randn(rows * row, generator=generator, device=generator.device).clamp_(-6, 6).mul_(purpose.std)
 
 
 def _uniform(purpose: Purpose, rows: int, row: int, generator: torch.Generator) -> torch.Tensor:
-    return (
-        torch.rand(rows * row, generator=generator, device=generator.device)
-        .mul_(purpose.upper_bound - purpose.lower_bound)
-        .add_(purpose.lower_bound)
-    )
+    values = torch.rand(rows * row, generator=generator, device=generator.device)
+    return values.mul_(purpose.upper_bound - purpose.lower_bound).add_(purpose.lower_bound)
 
 
 def _around_one(_: Purpose, rows: int, row: int, generator: torch.Generator) -> torch.Tensor:
     distance = torch.rand(rows * row, generator=generator, device=generator.device).mul_(0.4).add_(0.1)
-    return distance.mul_(
-        torch.randint(0, 2, (rows * row,), generator=generator, device=generator.device).mul_(2).sub_(1)
-    ).add_(1)
+    return distance.mul_(_integers_below(2, rows * row, generator).mul_(2).sub_(1)).add_(1)
 
 
 def _mask(purpose: Purpose, rows: int, row: int, generator: torch.Generator) -> torch.Tensor:
@@ -87,35 +84,24 @@ def _probability(_: Purpose, rows: int, row: int, generator: torch.Generator) ->
 def _integer(purpose: Purpose, rows: int, row: int, generator: torch.Generator) -> torch.Tensor:
     lower_bound = 1 if purpose.role is Role.LENGTHS else int(purpose.lower_bound)
     upper_bound = int(purpose.upper_bound) + (purpose.role is Role.LENGTHS)
-    return torch.randint(
-        lower_bound, max(lower_bound + 1, upper_bound), (rows * row,), generator=generator, device=generator.device
-    )
+    return _integers_below(max(lower_bound + 1, upper_bound), rows * row, generator, lower_bound)
 
 
 def _boolean(_: Purpose, rows: int, row: int, generator: torch.Generator) -> torch.Tensor:
-    return torch.randint(0, 2, (rows * row,), generator=generator, device=generator.device)
+    return _integers_below(2, rows * row, generator)
 
 
 def _bits(_: Purpose, rows: int, row: int, generator: torch.Generator) -> torch.Tensor:
-    return torch.randint(0, 256, (rows * row,), generator=generator, device=generator.device, dtype=torch.uint8).view(
-        torch.float4_e2m1fn_x2
-    )
+    return _integers_below(256, rows * row, generator).to(torch.uint8).view(torch.float4_e2m1fn_x2)
 
 
 _DRAWS: dict[Role, Callable[[Purpose, int, int, torch.Generator], torch.Tensor]] = {
     Role.AROUND_ONE: _around_one,
-    Role.MASK: _mask,
-    Role.ADDITIVE_MASK: _mask,
-    Role.COSINE: _angle,
-    Role.SINE: _angle,
     Role.PROBABILITY: _probability,
-    Role.DECAY: _uniform,
-    Role.POSITIVE: _uniform,
-    Role.NEGATIVE: _uniform,
-    Role.UNIFORM: _uniform,
-    Role.INDEX: _integer,
-    Role.LENGTHS: _integer,
-    Role.INTEGER: _integer,
     Role.BOOLEAN: _boolean,
     Role.BITS: _bits,
+    **dict.fromkeys((Role.MASK, Role.ADDITIVE_MASK), _mask),
+    **dict.fromkeys((Role.COSINE, Role.SINE), _angle),
+    **dict.fromkeys((Role.DECAY, Role.POSITIVE, Role.NEGATIVE, Role.UNIFORM), _uniform),
+    **dict.fromkeys((Role.INDEX, Role.LENGTHS, Role.INTEGER), _integer),
 }

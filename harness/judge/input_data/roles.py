@@ -95,12 +95,7 @@ _WORDS: tuple[tuple[Role, tuple[str, ...]], ...] = (
 _BY_NAME = tuple((re.compile(f"(^|_)({'|'.join(words)})(_|$)"), role) for role, words in _WORDS)
 _FLOATS = frozenset({"float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"})
 _INTEGERS = frozenset({"int64", "int32", "int16", "int8"})
-_RANGES = {
-    Role.DECAY: (0.05, 0.95),
-    Role.POSITIVE: (0.5, 1.5),
-    Role.NEGATIVE: (-1.5, -0.5),
-    Role.UNIFORM: (-1.0, 1.0),
-}
+_RANGES = {Role.DECAY: (0.05, 0.95), Role.POSITIVE: (0.5, 1.5), Role.NEGATIVE: (-1.5, -0.5), Role.UNIFORM: (-1.0, 1.0)}
 _BOUNDED = frozenset({Role.INDEX, Role.DISTINCT, Role.OFFSETS, Role.LENGTHS})
 _INTEGER_ROLES = _BOUNDED | {Role.INTEGER, Role.MASK, Role.BOOLEAN}
 
@@ -217,10 +212,9 @@ _LONGEST = r"max_\w*len|seq_len|kv_len|max_seq|^s$|^l$|page_size|block_size"
 def _bound(role: Role, name: str, definition: Definition, sizes: Mapping[str, int]) -> int:
     """Return the upper bound of an integer input: the largest value of lengths and offsets, else exclusive."""
     own = set(definition.inputs[name].shape or ())
-    patterns = {
-        Role.OFFSETS: [_TOTALS],
-        Role.LENGTHS: [_LONGEST],
-    }.get(role) or [axes for names, axes in _INDEXED if re.search(names, name.lower())]
+    patterns = {Role.OFFSETS: [_TOTALS], Role.LENGTHS: [_LONGEST]}.get(role) or [
+        axes for names, axes in _INDEXED if re.search(names, name.lower())
+    ]
     for pattern in patterns:
         for axis, size in sizes.items():
             if axis not in own and re.search(pattern, axis.lower()):

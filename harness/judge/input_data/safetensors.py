@@ -23,14 +23,8 @@ def read_safetensors(path: str, key: str, roots: list[Path]) -> torch.Tensor:
     Raises:
         FormatError: the path is outside of the roots, the file or tensor does not exist, or the file is malformed.
     """
-    file = next(
-        (
-            candidate
-            for root in roots
-            if (candidate := (root / path).resolve()).is_relative_to(root.resolve()) and candidate.is_file()
-        ),
-        None,
-    )
+    below = [(root / path).resolve() for root in roots if (root / path).resolve().is_relative_to(root.resolve())]
+    file = next(filter(Path.is_file, below), None)
     if file is None:
         raise FormatError(f"`{path}` is not a file below {' or '.join(map(str, roots))}")
     data = file.read_bytes()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -31,35 +31,18 @@ _SMALLEST = {torch.float16: 2.0**-20, torch.float64: 2.0**-1040}
 class Case:
     """A stress case: the change of the inputs, and the comparison of the outputs."""
 
-    name: str
-    change: Callable[[torch.Tensor, Role], None]
+    change: Callable[[torch.Tensor, Role], object]
+    """Changes an input of one of these roles in place."""
+    roles: Collection[Role] = (Role.NORMAL,)
     scaled: bool = False
     """Scale the absolute tolerance with the outputs."""
     zero_is_wrong: bool = True
     """Outputs that are all zero are wrong."""
 
 
-def _times(factor: float) -> Callable[[torch.Tensor, Role], None]:
-    def change(tensor: torch.Tensor, role: Role) -> None:
-        if role is Role.NORMAL:
-            tensor.mul_(factor)
-
-    return change
-
-
-def _offset(tensor: torch.Tensor, role: Role) -> None:
-    if role is Role.NORMAL:
-        tensor.add_(8.0)
-
-
-def _denormal(tensor: torch.Tensor, role: Role) -> None:
-    if role is Role.NORMAL:
-        tensor.mul_(_SMALLEST.get(tensor.dtype, 2.0**-130))
-
-
-def _tail(tensor: torch.Tensor, role: Role) -> None:
+def _tail(tensor: torch.Tensor, _: Role) -> None:
     """Set all values to zero except the last row and the last few of each row, where kernels process remainders."""
-    if role is not Role.NORMAL or tensor.dim() == 0:
+    if tensor.dim() == 0:
         return
     last_row = tensor.view(-1, tensor.shape[-1])[-1].clone()
     tensor[..., : max(0, tensor.shape[-1] - _TAIL)] = 0
@@ -67,30 +50,26 @@ def _tail(tensor: torch.Tensor, role: Role) -> None:
     tensor.mul_(4.0)
 
 
-def _spike(tensor: torch.Tensor, role: Role) -> None:
+def _spike(tensor: torch.Tensor, _: Role) -> None:
     """Set the last value to a very large one."""
-    if role is Role.NORMAL:
-        tensor.view(-1)[-1] = 512.0
+    tensor.view(-1)[-1] = 512.0
 
 
 def _integers(tensor: torch.Tensor, role: Role) -> None:
-    if role in _INTEGERS:
-        tensor.copy_(torch.randint(*_INTEGERS[role], tensor.shape, device=tensor.device))
+    tensor.copy_(torch.randint(*_INTEGERS[role], tensor.shape, device=tensor.device))
 
 
 CASES = {
-    case.name: case
-    for case in (
-        Case("large", _times(256.0), scaled=True),
-        Case("small", _times(2.0**-10), scaled=True),
-        Case("offset", _offset, scaled=True),
-        Case("zeros", _times(0.0), zero_is_wrong=False),
-        Case("denormals", _denormal, zero_is_wrong=False),
-        Case("tail", _tail),
-        Case("spike", _spike, scaled=True),
-        Case("integers", _integers),
-    )
+    "large": Case(lambda tensor, _: tensor.mul_(256.0), scaled=True),
+    "small": Case(lambda tensor, _: tensor.mul_(2.0**-10), scaled=True),
+    "offset": Case(lambda tensor, _: tensor.add_(8.0), scaled=True),
+    "zeros": Case(lambda tensor, _: tensor.mul_(0.0), zero_is_wrong=False),
+    "denormals": Case(lambda tensor, _: tensor.mul_(_SMALLEST.get(tensor.dtype, 2.0**-130)), zero_is_wrong=False),
+    "tail": Case(_tail),
+    "spike": Case(_spike, scaled=True),
+    "integers": Case(_integers, _INTEGERS),
 }
+"""Stress cases by name."""
 
 
 def stress_cases(problem: Problem, workload: Workload) -> tuple[str, ...]:
@@ -120,7 +99,7 @@ def make(case: str, problem: Problem, workload: Workload, tensors: Mapping[str, 
     """
     for name, purpose in _purposes(problem, workload).items():
         tensor = tensors[name]
-        if isinstance(tensor, torch.Tensor) and tensor.numel():
+        if isinstance(tensor, torch.Tensor) and tensor.numel() and purpose.role in CASES[case].roles:
             CASES[case].change(tensor, purpose.role)
     return tensors
 

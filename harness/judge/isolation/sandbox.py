@@ -36,8 +36,10 @@ from harness.model.config import SandboxKind
 from harness.workspace.host_memory import oom_kills
 from harness.workspace.sandbox_mounts import SYSTEM, python_binds, python_prefixes, system_binds
 
+STAGE = "/stage"
 RUNNER_HOME = "/opt/judge"
 """Directory in the sandbox that contains the package `runner`."""
+_RUNNER = Path(harness.__file__).resolve().parent / "runner"
 _PROC_OF_THE_HOST = ("sys", "sysrq-trigger", "irq", "bus", "fs", "scsi", "acpi")
 _START_S = 20.0
 _REAP_S = 2.0
@@ -57,6 +59,33 @@ class Binds:
     """Path in the sandbox -> size in bytes of an empty, writable file system in memory."""
     shm_bytes: int = 256 << 20
     tmp_bytes: int = 512 << 20
+
+
+def runner_home(kind: SandboxKind, directory: Path) -> str:
+    """Return the directory that contains the package `runner`, as a process in the sandbox sees it.
+
+    Args:
+        kind: kind of sandbox; for `none` the package is linked in a new directory.
+        directory: a directory of the process on this host.
+    """
+    if kind == "bubblewrap":
+        return RUNNER_HOME
+    home = directory / "home"
+    if not home.exists():
+        home.mkdir()
+        (home / "runner").symlink_to(_RUNNER)
+    return str(home)
+
+
+def path_in_stage(kind: SandboxKind, stage: Path, path: Path) -> str:
+    """Return the path of a file as a process in the sandbox sees it.
+
+    Args:
+        kind: kind of sandbox.
+        stage: directory that the sandbox shows as `STAGE`.
+        path: path of the file below it on this host.
+    """
+    return f"{STAGE}/{path.relative_to(stage)}" if kind == "bubblewrap" else str(path)
 
 
 def shown_already(path: Path) -> bool:
@@ -102,7 +131,7 @@ def _binds(binds: Binds) -> list[str]:
     arguments += ["--size", str(binds.tmp_bytes), "--tmpfs", "/tmp", "--size", str(binds.shm_bytes), "--tmpfs"]  # noqa: S108
     arguments += ["/dev/shm"]  # noqa: S108
     arguments += python_binds(_compiler_prefix())
-    arguments += ["--ro-bind", str(Path(harness.__file__).resolve().parent / "runner"), f"{RUNNER_HOME}/runner"]
+    arguments += ["--ro-bind", str(_RUNNER), f"{RUNNER_HOME}/runner"]
     for source, target in binds.read_only.items():
         arguments += ["--ro-bind", str(source), target]
     for source, target in binds.writable.items():

@@ -1,4 +1,6 @@
-"""Registers, shared memory and spills of compiled kernels, from the assembler's log and from the cubin itself.
+"""Report on a build: the compiler's warnings, and registers, shared memory and spills of the kernels.
+
+The messages are untrusted text. The resources come from the assembler's log and from the cubin itself.
 
 Sources: CUDA Binary Utilities, for the sections of a cubin; `ptxas --verbose`. The attributes of `.nv.info` are those
 that `cuobjdump -elf` prints (EIATTR_REGCOUNT, EIATTR_FRAME_SIZE).
@@ -11,8 +13,14 @@ import struct
 from collections.abc import Iterator, Mapping
 
 from harness.model.counters import KernelResources, kernel_name
-from harness.runner.elf import ELF_ERRORS, ElfSection, elf_sections, elf_symbol
+from harness.runner.cubin import ELF_ERRORS, ElfSection, elf_sections, elf_symbol
 
+_MOST_WARNINGS = 8
+_LONGEST = 240
+_SOURCES = "/sources/"
+"""Directory of the sources in a build's sandbox. It is removed from messages."""
+_WARNING = re.compile(r"\bwarning\b|\bperformance\b.*\bwgmma\b|setmaxnreg", re.IGNORECASE)
+_ABOUT_WARNINGS = re.compile(r"^Remark:|\[-W\w+=?\]?$")
 MOST_KERNELS = 64
 """Largest number of kernels of a solution in an answer."""
 _ATTRIBUTE = struct.Struct("<BBH")
@@ -25,6 +33,23 @@ _RESERVED_SECTION, _RESERVED_BYTES = ".nv.shared.reserved.0", 1024
 _ENTRY = re.compile(r"Compiling entry function '([A-Za-z0-9_$]+)'")
 _SPILLS = re.compile(r"(\d{1,9}) bytes spill stores, (\d{1,9}) bytes spill loads")
 _MOST_REGISTERS = 65_536
+
+
+def build_warnings(messages: str) -> tuple[str, ...]:
+    """Return the compiler's first warnings, each once and without control characters.
+
+    Args:
+        messages: of the compiler.
+    """
+    lines = messages.splitlines()
+    chosen = [_printable(line) for line in lines if _WARNING.search(line) and not _ABOUT_WARNINGS.match(line)]
+    unique = list(dict.fromkeys(line for line in chosen if line))
+    omitted = [f"and {len(unique) - _MOST_WARNINGS} more warnings"] if len(unique) > _MOST_WARNINGS else []
+    return (*unique[:_MOST_WARNINGS], *omitted)
+
+
+def _printable(line: str) -> str:
+    return "".join(letter for letter in line.strip() if letter.isprintable()).replace(_SOURCES, "")[:_LONGEST]
 
 
 def resources_of_cubin(cubin: bytes, names: Mapping[str, str], log: str = "") -> tuple[KernelResources, ...]:

@@ -1,22 +1,51 @@
-"""Module-scope variables of a cubin, which the launcher resets to their initial values before every call.
+"""Sections, symbols and module-scope variables of a cubin, which is an ELF-64 file.
 
-Otherwise a kernel could store results of an earlier call in a `__device__` variable. The names are read from the
-cubin's symbol table, because the driver finds a variable by name only.
-Source: CUDA Binary Utilities, for the sections of a cubin.
+The launcher resets the variables to their initial values before every call. Otherwise a kernel could store results of
+an earlier call in a `__device__` variable. The names are read from the symbol table, because the driver finds a
+variable by name only. A cubin is untrusted: malformed bytes raise one of `ELF_ERRORS`.
+Source: the ELF-64 object file format; CUDA Binary Utilities, for the sections of a cubin.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from .elf import ELF_ERRORS, ElfSection, elf_sections, elf_symbol
+ELF_ERRORS = (struct.error, IndexError, ZeroDivisionError, ValueError, OverflowError)
+_HEADER = struct.Struct("<4s36xQ10xHHH")
+"""Magic; offset of the section headers; size and number of the headers; number of the section that has their names."""
+_SECTION = struct.Struct("<II16xQQI12xQ")
+"""Name, type, offset, size, linked section, size of an entry."""
+_SYMBOL = struct.Struct("<IBxHQQ")
+"""Name, type and binding, section, value, size."""
 
 _SYMBOL_TABLE, _OBJECT, _TYPE_MASK = 2, 1, 0xF
 _DEVICE, _CONSTANT = ".nv.global", ".nv.constant3"
 """Sections of `__device__` and of `__constant__` variables; some have a suffix."""
 MAX_VARIABLE_BYTES = 64 << 20
 """Total size of the variables of a cubin. The copy before each call is not timed, but prolongs the evaluation."""
+
+
+class ElfSection(NamedTuple):
+    """A section header, with the section's name as text."""
+
+    name: str
+    kind: int
+    begin: int
+    size: int
+    link: int
+    entry_bytes: int
+
+
+class ElfSymbol(NamedTuple):
+    """An entry of a symbol table."""
+
+    name: str
+    info: int
+    """Type in the lower four bits, binding in the upper ones."""
+    section: int
+    size: int
 
 
 class MalformedCubinError(ValueError):
@@ -28,6 +57,32 @@ class ModuleVariable(NamedTuple):
 
     bytes: int
     is_constant: bool
+
+
+def elf_sections(data: bytes) -> list[ElfSection]:
+    """Return the sections in the order of their numbers."""
+    magic, table, entry_bytes, count, names = _HEADER.unpack_from(data)
+    if magic != b"\x7fELF":
+        raise ValueError("not an ELF file")
+    headers = [_SECTION.unpack_from(data, table + number * entry_bytes) for number in range(count)]
+    return [ElfSection(_text(data, headers[names][2] + name), *fields) for name, *fields in headers]
+
+
+def elf_symbol(data: bytes, sections: list[ElfSection], table: ElfSection, number: int) -> ElfSymbol:
+    """Return a symbol of a symbol table.
+
+    Args:
+        data: the ELF file.
+        sections: all sections of the file.
+        table: section of the symbol table.
+        number: position of the symbol in the table.
+    """
+    name, info, section, _, size = _SYMBOL.unpack_from(data, table.begin + number * table.entry_bytes)
+    return ElfSymbol(_text(data, sections[table.link].begin + name), info, section, size)
+
+
+def _text(data: bytes, begin: int) -> str:
+    return data[begin : data.index(b"\0", begin)].decode()
 
 
 def check_size(cubin: bytes) -> None:
