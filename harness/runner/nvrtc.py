@@ -91,7 +91,10 @@ def main(request_file: str, output: str) -> int:
         *request["options"],
     ]
     try:
-        ctypes.CDLL(request["library"], mode=ctypes.RTLD_GLOBAL)  # cuda.bindings uses the loaded library
+        library = Path(request["library"])
+        # NVRTC opens its built-in functions by name, and NVIDIA's wheels of CUDA 13.0 have no RPATH to find them.
+        for part in (*library.parent.glob("libnvrtc-builtins.so*"), library):
+            ctypes.CDLL(str(part), mode=ctypes.RTLD_GLOBAL)  # cuda.bindings uses the loaded library
         from cuda.bindings import nvrtc  # noqa: F401, PLC0415 - the log names what is missing
     except (ImportError, OSError) as error:
         (directory / "compile.log").write_text(str(error))

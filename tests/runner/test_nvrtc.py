@@ -17,10 +17,12 @@ from harness.runner import nvrtc
 EXAMPLES = Path(__file__).parents[2] / "examples" / "cuda"
 
 
-def compile_cuda(source: Path, out: Path, architecture: str, kernels: list[str], options: list[str]) -> int:
+def compile_cuda(
+    source: Path, out: Path, architecture: str, kernels: list[str], options: list[str], library: Path | None = None
+) -> int:
     toolkit = find_toolkit()
     request = {
-        "library": str(toolkit.library),
+        "library": str(library or toolkit.library),
         "includes": [str(path) for path in toolkit.includes],
         "source": str(source),
         "architecture": architecture,
@@ -56,3 +58,16 @@ def test_a_kernel_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     source.write_text('extern "C" __global__ void k(float* y) { y[0] = 1; }\n')
     assert compile_cuda(source, tmp_path, "sm_90a", ["j"], []) == 1
     assert '"j" is undefined' in (tmp_path / "compile.log").read_text()
+
+
+def test_a_compiler_that_does_not_find_its_built_in_functions_by_itself_is_given_them(tmp_path: Path) -> None:
+    # As in NVIDIA's wheels of CUDA 13.0, which PyTorch's wheels depend on: the library has no RPATH.
+    installed = find_toolkit().library
+    library = tmp_path / installed.name
+    library.write_bytes(installed.read_bytes().replace(b"\0$ORIGIN\0", b"\0/absent\0"))
+    for part in installed.parent.glob("libnvrtc-builtins.so*"):
+        (tmp_path / part.name).symlink_to(part)
+    source = tmp_path / "kernel.cu"
+    source.write_text('extern "C" __global__ void k(float* y) { y[0] = 1; }\n')
+    code = compile_cuda(source, tmp_path, "sm_90a", ["k"], [], library)
+    assert code == 0, (tmp_path / "compile.log").read_text()
