@@ -18,14 +18,7 @@ from harness.daemon.attempts import Attempts, Loss
 from harness.daemon.check_orders import CheckOrders
 from harness.daemon.device_judges import DeviceJudges
 from harness.daemon.disk_watch import DiskWatch
-from harness.daemon.dispatch import (
-    Decided,
-    JobPlanner,
-    Outdated,
-    Work,
-    baseline_identity_of,
-    job_identity,
-)
+from harness.daemon.dispatch import Decided, JobPlanner, Outdated, Work, baseline_identity_of, job_identity
 from harness.daemon.drafts import baseline_draft
 from harness.daemon.due_work import DueWork
 from harness.daemon.lost_work import LostWork
@@ -47,12 +40,7 @@ from harness.model.verdict import Verdict
 from harness.workspace.configuration import data_root_of
 from harness.workspace.directories import Workspace
 from harness.workspace.file_watch import RefWatch
-from harness.workspace.judge_client import (
-    CheckAnswered,
-    JudgeClient,
-    JudgeLost,
-    RequestAnswered,
-)
+from harness.workspace.judge_client import CheckAnswered, JudgeClient, JudgeLost, RequestAnswered
 from harness.workspace.judge_endpoint import JudgeNotice
 from harness.workspace.judge_source import OpenJudges
 

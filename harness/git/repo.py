@@ -23,15 +23,7 @@ from harness.git.tree_export import UnfitTreeError, export_tree, name_in
 from harness.git.worktree_places import WorktreeInfo
 from harness.workspace.directories import Workspace
 
-__all__ = [
-    "BranchBusyError",
-    "BranchMovedError",
-    "Commit",
-    "Repo",
-    "Submission",
-    "UnfitTreeError",
-    "WorktreeInfo",
-]
+__all__ = ["BranchBusyError", "BranchMovedError", "Commit", "Repo", "Submission", "UnfitTreeError", "WorktreeInfo"]
 
 SAVED = worktrees.SAVED
 

@@ -112,9 +112,7 @@ def _checked_worktree(workspace: Workspace, worktree: Path, problem: str) -> Wor
         worker, suite, name = worktree.resolve().relative_to(workspace.worktrees.resolve()).parts
     except ValueError as error:
         raise RepositoryError(
-            "not a worktree of the harness",
-            where=str(worktree),
-            remedy=f"submit from {WORKTREE_FORM}",
+            "not a worktree of the harness", where=str(worktree), remedy=f"submit from {WORKTREE_FORM}"
         ) from error
     tree = worktree_places.locate(workspace, Place(worker, f"{suite}/{name}"))
     if f"{suite}/{name}" != problem:

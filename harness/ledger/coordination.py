@@ -128,12 +128,7 @@ def parse(text: str, *, where: str = COORDINATION_NAME) -> Coordination:
 
 
 def render(
-    text: str,
-    *,
-    assignments: Iterable[Assignment],
-    standings_markdown: str,
-    notes: Mapping[str, str],
-    updated_at: str,
+    text: str, *, assignments: Iterable[Assignment], standings_markdown: str, notes: Mapping[str, str], updated_at: str
 ) -> str:
     """Return the text with its three sections rewritten; every byte outside the markers stays.
 
@@ -175,9 +170,7 @@ def _sections(text: str, where: str) -> dict[str, tuple[int, int]]:
             marker = f"<!-- harness:{name} {side} -->"
             if not marker_spans:
                 raise FormatError(
-                    f"the marker {marker} is missing",
-                    where=where,
-                    remedy="restore both markers, each on its own line",
+                    f"the marker {marker} is missing", where=where, remedy="restore both markers, each on its own line"
                 )
             if len(marker_spans) > 1:
                 line = text.count("\n", 0, marker_spans[1][0]) + 1

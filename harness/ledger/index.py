@@ -35,12 +35,7 @@ from harness.workspace.files import file_lock, sync_directory
 
 _BUSY_S = 20.0
 """A refresh or read of another process ends much sooner, also on a busy machine; the index is rebuilt after it."""
-_REPEATABLE = (
-    Verdict.PASSED,
-    Verdict.INCORRECT_SHAPE,
-    Verdict.INCORRECT_DTYPE,
-    Verdict.INCORRECT_NUMERICAL,
-)
+_REPEATABLE = (Verdict.PASSED, Verdict.INCORRECT_SHAPE, Verdict.INCORRECT_DTYPE, Verdict.INCORRECT_NUMERICAL)
 _MAX_BINARIES = 500
 """Each takes 90 bytes of a request."""
 _NAMES = ", ".join(f'"{name}"' for name in ROW_FIELDS)

@@ -20,14 +20,7 @@ from typing import Any, Literal, Self
 from harness.errors import LedgerError
 from harness.failpoints import failpoint
 from harness.formats.ledger_documents import Document, header, parse, render_entry, split
-from harness.formats.ledger_heads import (
-    Head,
-    head_of,
-    heads_format,
-    heads_of,
-    read_heads,
-    render_heads,
-)
+from harness.formats.ledger_heads import Head, head_of, heads_format, heads_of, read_heads, render_heads
 from harness.formats.ledger_versions import written_format
 from harness.git.branch_commits import BeforeMove, Change, Read
 from harness.git.repo import Repo
