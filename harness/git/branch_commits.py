@@ -19,7 +19,7 @@ from harness.failpoints import failpoint
 from harness.formats.ledger_heads import with_heads_of
 from harness.git.checkout import Checkout, LocalChange, index_lines, locked_index, refresh, tree_entries
 from harness.git.checkout import local_changes as checkout_changes
-from harness.git.environment import Git
+from harness.git.environment import Git, text_of
 from harness.model.paths import HEADS, LEDGER
 from harness.workspace.files import file_lock
 
@@ -400,11 +400,7 @@ def lost_appends(writer: Writer, branch: str, tip: str) -> dict[str, str]:
 def _refuse_rebase(git: Git, branch: str) -> None:
     for head_name in ("rebase-merge/head-name", "rebase-apply/head-name"):
         for directory in (git.git_dir, *sorted((git.git_dir / "worktrees").glob("*"))):
-            try:
-                name = (directory / head_name).read_text().strip()
-            except (FileNotFoundError, NotADirectoryError):
-                continue
-            if name == f"refs/heads/{branch}":
+            if (text_of(directory / head_name) or "").strip() == f"refs/heads/{branch}":
                 raise BranchBusyError(
                     f"{branch} is being rebased: nothing is committed to it until the rebase has ended",
                     where=str(directory),

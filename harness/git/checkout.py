@@ -25,7 +25,7 @@ from typing import Literal
 from harness.errors import FormatError, RepositoryError
 from harness.failpoints import failpoint
 from harness.formats.bounded import load_json_file
-from harness.git.environment import Git
+from harness.git.environment import Git, checked_out_branch
 from harness.model.paths import LEDGER
 from harness.workspace.files import atomic_write
 from harness.workspace.process_identity import start_ticks
@@ -59,8 +59,7 @@ class Checkout:
 
     def branch(self) -> str | None:
         """The branch that is checked out; None when HEAD is detached (a rebase or bisect, for instance)."""
-        head = (self.git.git_dir / "HEAD").read_text().strip()
-        return head.removeprefix("ref: refs/heads/") if head.startswith("ref: refs/heads/") else None
+        return checked_out_branch(self.git.git_dir)
 
     def behind(self) -> Behind:
         """Return the files that an earlier commit did not refresh."""

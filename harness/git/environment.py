@@ -72,6 +72,20 @@ def options() -> list[str]:
     return [part for key, value in _OVERRIDES.items() for part in ("-c", f"{key}={value}")]
 
 
+def text_of(path: Path) -> str | None:
+    """Return the text of one of git's own files; None if it does not exist."""
+    try:
+        return path.read_text()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def checked_out_branch(git_dir: Path) -> str | None:
+    """Return the branch of a checkout, by its git directory; None if HEAD is detached or missing."""
+    head = (text_of(git_dir / "HEAD") or "").strip()
+    return head.removeprefix("ref: refs/heads/") if head.startswith("ref: refs/heads/") else None
+
+
 @dataclass(frozen=True)
 class GitAnswer:
     """Exit status and output of a git command."""
