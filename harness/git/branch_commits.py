@@ -260,7 +260,7 @@ def _build(writer: Writer, tip: str, change: Change, lost: Mapping[str, str], me
     git = writer.git.using(index_file=private)
     try:
         git.run("read-tree", tip)
-        git.run("update-index", "-z", "--index-info", stdin=index_lines(entries, len(tip)))
+        git.run("update-index", "-z", "--index-info", stdin=index_lines(entries))
         tree = git.run("write-tree").text
     finally:
         private.unlink(missing_ok=True)

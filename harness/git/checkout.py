@@ -8,7 +8,6 @@ are recorded (`Behind`) and updated later.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -26,6 +25,7 @@ from harness.errors import FormatError, RepositoryError
 from harness.failpoints import failpoint
 from harness.formats.bounded import load_json_file
 from harness.git.environment import Git, checked_out_branch
+from harness.git.tree_ids import blob_id
 from harness.model.paths import LEDGER
 from harness.workspace.files import atomic_write
 from harness.workspace.process_identity import start_ticks
@@ -38,6 +38,7 @@ _TEMPORARY = re.compile(r"(^|/)\.[^/]*\.[0-9a-f]{12}\.tmp$")
 """Names of files that a refresh writes before it renames them."""
 _HISTORY = 500
 
+ChangeKind = Literal["modified", "deleted", "staged", "untracked", "in conflict"]
 Blob = str | None
 """A blob's id, or None without a file."""
 Behind = dict[str, list[Blob]]
@@ -146,7 +147,7 @@ def refresh(checkout: Checkout, tip: str, scratch: Path) -> None:
     for path, former in behind.items():
         tip_entry, index_entry = tip_entries.get(path), present.get(path, _IndexEntry(None, None, skipped=False))
         replaceable: set[Blob] = {*former, tip_entry[1] if tip_entry else None}
-        file_blobs = _contents(checkout.root / path, len(tip))
+        file_blobs = _contents(checkout.root / path)
         if path.startswith(f"{LEDGER}/") and not (index_entry.blob in replaceable and file_blobs & replaceable):
             replaceable |= _once_held(checkout.git, tip, path)
         if index_entry.mode == "unmerged" or index_entry.blob not in replaceable:
@@ -215,7 +216,7 @@ def _write_if_unedited(file: Path, replaceable: set[Blob], tip_entry: tuple[str,
     """Write (or remove) a file unless a person changed it; return whether it now has the tip's content."""
     tip_blob = tip_entry[1] if tip_entry else None
     try:
-        ids = _contents(file, len(tip_blob or "0" * 40))
+        ids = _contents(file)
         if tip_blob in ids:
             return True
         if not ids & replaceable:
@@ -237,26 +238,15 @@ def _write_if_unedited(file: Path, replaceable: set[Blob], tip_entry: tuple[str,
     return True
 
 
-def _contents(file: Path, digits: int) -> set[Blob]:
+def _contents(file: Path) -> set[Blob]:
     """Return the blob ids of a file's content: as it is, and with line ends as git stores them."""
     if file.is_symlink():
-        return {blob_id(os.fsencode(file.readlink()), digits)}
+        return {blob_id(os.fsencode(file.readlink())).hex()}
     try:
         data = file.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return {None}
-    return {blob_id(data, digits), blob_id(data.replace(b"\r\n", b"\n"), digits)}
-
-
-def blob_id(data: bytes, digits: int = 40) -> str:
-    """Return git's id of a blob.
-
-    Args:
-        data: the blob's content.
-        digits: hexadecimal digits of the repository's ids (40: SHA-1, 64: SHA-256).
-    """
-    new_hash = hashlib.sha256 if digits == 64 else hashlib.sha1
-    return new_hash(b"blob %d\0" % len(data) + data).hexdigest()
+    return {blob_id(data).hex(), blob_id(data.replace(b"\r\n", b"\n")).hex()}
 
 
 def is_edited(checkout: Checkout, branch: str, path: str, blob: Blob) -> bool:
@@ -270,19 +260,13 @@ def is_edited(checkout: Checkout, branch: str, path: str, blob: Blob) -> bool:
     """
     if checkout.branch() != branch:
         return False
-    file_blobs = _contents(checkout.root / path, 40)
+    file_blobs = _contents(checkout.root / path)
     return file_blobs != {None} and not file_blobs & {blob, *checkout.behind().get(path, [])}
 
 
-def index_lines(entries: Mapping[str, tuple[str, str] | None], digits: int) -> bytes:
-    """Return the input of `git update-index -z --index-info`.
-
-    Args:
-        entries: path -> (mode, blob id); None removes the path.
-        digits: hexadecimal digits of the repository's ids.
-    """
-    removal = ("0", "0" * digits)
-    lines = ("{} {}\t{}".format(*(entry or removal), path) for path, entry in entries.items())
+def index_lines(entries: Mapping[str, tuple[str, str] | None]) -> bytes:
+    """Return the input of `git update-index -z --index-info`; an entry (mode, blob id) of None removes its path."""
+    lines = ("{} {}\t{}".format(*(entry or ("0", "0" * 40)), path) for path, entry in entries.items())
     return "".join(f"{line}\0" for line in lines).encode(errors="surrogateescape")
 
 
@@ -291,11 +275,10 @@ def _replace_index(
 ) -> None:
     private = scratch / f"index.{secrets.token_hex(6)}"
     git = checkout.git.using(index_file=private)
-    digits = next((len(entry[1]) for entry in changed.values() if entry), 40)
     try:
         with suppress(FileNotFoundError):
             shutil.copyfile(checkout.index, private)
-        git.run("update-index", "-z", "--index-info", stdin=index_lines(changed, digits))
+        git.run("update-index", "-z", "--index-info", stdin=index_lines(changed))
         if sparse:
             skipped = "".join(f"{path}\0" for path in sparse if changed[path]).encode(errors="surrogateescape")
             git.run("update-index", "-z", "--skip-worktree", "--stdin", stdin=skipped)
@@ -314,7 +297,7 @@ class LocalChange:
     """A file of the checkout that differs from the branch's tip."""
 
     path: str
-    kind: Literal["modified", "deleted", "staged", "untracked", "in conflict"]
+    kind: ChangeKind
 
 
 def local_changes(checkout: Checkout, tip: str, directory: str) -> list[LocalChange]:
@@ -349,16 +332,14 @@ def local_changes(checkout: Checkout, tip: str, directory: str) -> list[LocalCha
     return changes
 
 
-def _change_of(
-    file: Path, tip_blob: Blob, entry: _IndexEntry, expected: set[Blob]
-) -> Literal["modified", "deleted", "staged", "untracked", "in conflict"] | None:
+def _change_of(file: Path, tip_blob: Blob, entry: _IndexEntry, expected: set[Blob]) -> ChangeKind | None:
     """Return the kind of difference between a file and the tip's blob; None if index and file are as `expected`."""
     if entry.mode == "unmerged":
         return "in conflict"
     if entry.blob not in expected:
         return "deleted" if entry.blob is None else "staged"
     try:
-        file_blobs = _contents(file, len(tip_blob or entry.blob or "0" * 40))
+        file_blobs = _contents(file)
     except OSError:  # a directory in its place, or not readable
         return "modified"
     if file_blobs & expected or (entry.skipped and file_blobs == {None}):
@@ -385,7 +366,7 @@ def state(checkout: Checkout, branch: str, tip: str) -> list[str]:
     stale: list[str] = []
     for path, former in behind.items():
         tip_blob = tip_entries[path][1] if path in tip_entries else None
-        ids = _contents(checkout.root / path, len(tip))
+        ids = _contents(checkout.root / path)
         index_blob = index_entries[path].blob if path in index_entries else None
         if tip_blob in ids and index_blob == tip_blob:
             continue
