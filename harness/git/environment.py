@@ -154,40 +154,21 @@ class Git:
             deadline_s=deadline_s,
         )
 
-    def run(
-        self,
-        *arguments: str,
-        stdin: bytes = b"",
-        extra: Mapping[str, str] | None = None,
-        deadline_s: float = DEADLINE_S,
-    ) -> GitAnswer:
+    def run(self, *arguments: str, stdin: bytes = b"") -> GitAnswer:
         """Run a command that must succeed, and return its output.
 
         Args:
             arguments: the command's arguments after `git`.
             stdin: the bytes on standard input.
-            extra: further environment variables.
-            deadline_s: time limit of the command, in seconds.
 
         Raises:
             RepositoryError: the command failed; the message has git's error output.
         """
-        answer = self.ask(*arguments, stdin=stdin, extra=extra, deadline_s=deadline_s)
+        answer = self.ask(*arguments, stdin=stdin)
         if answer.code:
-            raise refused(self.git_dir, arguments, answer)
+            reason = answer.stderr.strip() or f"exit status {answer.code}"
+            raise RepositoryError(f"git {' '.join(arguments)[:200]}: {reason}", where=str(self.git_dir))
         return answer
-
-
-def refused(git_dir: Path, arguments: tuple[str, ...], answer: GitAnswer) -> RepositoryError:
-    """Return the error for a git command that failed.
-
-    Args:
-        git_dir: the repository.
-        arguments: the command's arguments.
-        answer: the command's exit status and output.
-    """
-    reason = answer.stderr.strip() or f"exit status {answer.code}"
-    return RepositoryError(f"git {' '.join(arguments)[:200]}: {reason}", where=str(git_dir))
 
 
 def run_git(
