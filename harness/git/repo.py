@@ -12,13 +12,12 @@ from typing import Self
 
 from harness.errors import RepositoryError
 from harness.git import branch_commits, checkout, worktree_places, worktrees
-from harness.git import solution_commits as submissions
 from harness.git.branch_commits import BranchBusyError, BranchMovedError
 from harness.git.checkout import LocalChange
 from harness.git.environment import Git
 from harness.git.object_reader import ObjectReader
 from harness.git.objects import Commit, commit_of, trailers_of
-from harness.git.solution_commits import Submission
+from harness.git.solution_commits import Submission, commit_solution, whole_message
 from harness.git.tree_export import UnfitTreeError, export_tree, name_in
 from harness.git.worktree_places import WorktreeInfo
 from harness.workspace.directories import Workspace
@@ -391,10 +390,9 @@ class Repo:
             RepositoryError: another file of the worktree changed (the message lists it), the solution is empty, too
                 large or not of plain files, or the directory is not a worktree of the harness.
         """
-        return submissions.commit_solution(
-            self.workspace, self.git, worktree, problem, target,
-            submissions.Message(message, trailers), even_if_unchanged=even_if_unchanged,
-        )  # fmt: skip
+        whole = whole_message(message, trailers)
+        place = (self.workspace, self.git, worktree, problem, target)
+        return commit_solution(*place, whole, even_if_unchanged=even_if_unchanged)
 
 
 def requirements(workspace: Workspace) -> list[str]:

@@ -26,21 +26,18 @@ _PLAIN = ("100644", "100755")
 _LISTED = 8
 
 
-@dataclass(frozen=True)
-class Message:
-    """A commit's text and its trailers."""
+def whole_message(text: str, trailers: Mapping[str, str]) -> str:
+    """Return a commit's whole message, printable.
 
-    text: str
-    trailers: Mapping[str, str]
+    A line break in a trailer would forge another trailer: it becomes a space.
 
-    def render(self) -> str:
-        """Return the whole message, printable.
-
-        A line break in a trailer would forge another trailer: it becomes a space.
-        """
-        text = printable(self.text.replace("\0", ""), keep_newlines=True).strip() or "Submit a solution"
-        lines = [printable(f"{name}: {' '.join(str(value).split())}") for name, value in self.trailers.items()]
-        return "\n\n".join(part for part in (text, "\n".join(lines)) if part) + "\n"
+    Args:
+        text: the message without trailers.
+        trailers: key -> value.
+    """
+    text = printable(text.replace("\0", ""), keep_newlines=True).strip() or "Submit a solution"
+    lines = [printable(f"{name}: {' '.join(str(value).split())}") for name, value in trailers.items()]
+    return "\n\n".join(part for part in (text, "\n".join(lines)) if part) + "\n"
 
 
 @dataclass(frozen=True)
@@ -61,9 +58,9 @@ def commit_solution(
     worktree: Path,
     problem: str,
     target: str,
-    message: Message,
+    message: str,
     *,
-    even_if_unchanged: bool = False,
+    even_if_unchanged: bool,
 ) -> Submission:
     """Commit a worktree's solution on its branch; see `Repo.commit_solution`.
 
@@ -73,7 +70,7 @@ def commit_solution(
         worktree: the worktree's directory.
         problem: the problem's key, `suite/name`.
         target: the target's name.
-        message: text and trailers of the commit.
+        message: the whole message of the commit.
         even_if_unchanged: make a commit also if the branch already holds the same solution.
     """
     tree = _checked_worktree(workspace, worktree, problem)
@@ -83,8 +80,7 @@ def commit_solution(
         tip = resolve(git, f"refs/heads/{branch}") if branch else None
         if branch is None or tip is None:
             raise RepositoryError("this worktree is on no branch", where=str(worktree), remedy="start its worker again")
-        private = private_index.new_index(tree, tip)
-        try:
+        with private_index.new_index(tree, tip) as private:
             _refuse_changes_outside(private, tree, solution)
             root_tree, solution_tree = _tree_with(private, solution)
             before = git.ask("rev-parse", "--verify", "--quiet", f"{tip}:{solution}").text
@@ -92,7 +88,7 @@ def commit_solution(
                 private_index.install_index(tree, private)  # after a kill between ref and index, the index is older
                 return Submission(tip, solution_tree, branch, unchanged=True)
             failpoint("worktree.tree_written")
-            commit = git.run("commit-tree", root_tree, "-p", tip, stdin=message.render().encode(errors="replace")).text
+            commit = git.run("commit-tree", root_tree, "-p", tip, stdin=message.encode(errors="replace")).text
             failpoint("worktree.commit_written")
             answer = git.ask("update-ref", "-m", "submit", f"refs/heads/{branch}", commit, tip)
             if answer.code:
@@ -102,8 +98,6 @@ def commit_solution(
             failpoint("worktree.branch_moved")
             private_index.install_index(tree, private)  # if it is locked, the next submission updates it
             failpoint("worktree.index_followed")
-        finally:
-            private_index.drop_index(private)
     return Submission(commit, solution_tree, branch, unchanged=solution_tree == before)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import secrets
 import shutil
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from harness.errors import RepositoryError
@@ -21,7 +21,6 @@ from harness.git.environment import Git
 from harness.git.private_index import (
     add_all,
     changes,
-    drop_index,
     drop_stale_lock,
     install_index,
     new_index,
@@ -152,13 +151,10 @@ def _unsaved(tree: Worktree, tip: str | None) -> list[str]:
     if tip is None:
         files = (file for file in tree.path.rglob("*") if not file.is_dir())
         return sorted(str(file.relative_to(tree.path)) for file in files if file != tree.path / ".git")
-    private = new_index(tree, tip)
-    try:
+    with new_index(tree, tip) as private:
         if is_being_made(tree):
             restore_missing(private)  # a file that was never written is not one that a person deleted
         return changes(private)
-    finally:
-        drop_index(private)
 
 
 def _discard(git: Git, tree: Worktree) -> None:
@@ -181,16 +177,15 @@ def _discard(git: Git, tree: Worktree) -> None:
 
 def _save(git: Git, tree: Worktree, tip: str | None) -> None:
     """Commit the files of a worktree to refs/harness/saved/<worker>/<suite>/<name>/<commit>."""
-    if tip is None:
-        empty_index = tree.path.with_name(f"{_REMOVED}{tree.path.name}.index")
-        private = git.using(work_tree=tree.path, index_file=empty_index)
-    else:
-        private = new_index(tree, tip)
-    try:
+    with ExitStack() as stack:
+        if tip is None:
+            empty_index = tree.path.with_name(f"{_REMOVED}{tree.path.name}.index")
+            private = git.using(work_tree=tree.path, index_file=empty_index)
+            stack.callback(empty_index.unlink, missing_ok=True)
+        else:
+            private = stack.enter_context(new_index(tree, tip))
         add_all(private, ".")
         tree_id = private.run("write-tree").text
-    finally:
-        drop_index(private)
     parent = ("-p", tip) if tip else ()
     text = f"Unsaved work of {tree.place.worker} on {tree.place.problem}\n"
     commit = git.run("commit-tree", tree_id, *parent, stdin=text.encode()).text
@@ -252,8 +247,7 @@ def _complete(workspace: Workspace, git: Git, tree: Worktree, branch: str) -> No
     failpoint("worktree.directory_made")
     _write(tree.path / ".git", f"gitdir: {tree.admin}\n")
     failpoint("worktree.linked")
-    private = new_index(tree, f"refs/heads/{branch}")
-    try:
+    with new_index(tree, f"refs/heads/{branch}") as private:
         if restore:
             restore_missing(private)
         failpoint("worktree.files_written")
@@ -264,8 +258,6 @@ def _complete(workspace: Workspace, git: Git, tree: Worktree, branch: str) -> No
                 where=str(tree.path),
                 remedy="try again when that command has ended",
             )
-    finally:
-        drop_index(private)
     failpoint("worktree.index_written")
     (tree.admin / "locked").unlink()
 
