@@ -1,4 +1,4 @@
-"""Standings: the present state of every problem, computed from the index alone."""
+"""Standings: the present state of every problem, computed from the index alone, and a cache of them."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ from harness.model.champions import best_of, champion_of
 from harness.model.judging import JUDGE_PROTOCOL
 from harness.model.paths import parse_ledger_file
 from harness.model.verdict import EntryKind, Trust, Verdict
+
+_MANY = 3
+"""One pass over the whole ledger costs less than single problems when at least a third of them has changed."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +130,41 @@ def known_targets(index: Index, run: str) -> list[str]:
     """
     rows = index.query("SELECT DISTINCT target FROM entries WHERE run = ? ORDER BY target", (run,))
     return [str(target) for (target,) in rows]
+
+
+class StandingsCache:
+    """The standings of one target and run, cached between calls. Not thread-safe.
+
+    Args:
+        index: refreshed by the caller.
+        target: as for `standings`.
+        run: as for `standings`.
+    """
+
+    def __init__(self, index: Index, target: str | None, run: str | None) -> None:
+        self._index, self._target, self._run = index, target, run
+        self._cached: dict[str, Standing] = {}
+        self._revision: tuple[int, int] | None = None
+
+    def standings(self, problems: Sequence[str]) -> tuple[Standing, ...]:
+        """Return every problem's standing, in the given order.
+
+        Raises:
+            LedgerError: the index cannot be read.
+        """
+        revision = self._index.revision()  # before the entries: a later entry is read again the next time
+        changed = self._index.changed_since(self._revision) if self._revision is not None else None
+        if changed is None:
+            self._cached.clear()
+        for problem in changed or ():
+            self._cached.pop(problem, None)
+        missing = [problem for problem in problems if problem not in self._cached]
+        together = [missing] if _MANY * len(missing) > len(problems) else [[problem] for problem in missing]
+        for group in together:
+            table = standings(self._index, group, self._target, self._run)
+            self._cached |= {standing.problem: standing for standing in table}
+        self._revision = revision
+        return tuple(self._cached[problem] for problem in problems)
 
 
 class _Evaluations(NamedTuple):
