@@ -158,19 +158,8 @@ def measured_by(index: Index, row: Row) -> MeasuredCandidate | None:
     if evaluation is None:
         return None
     baseline = index.entry(row.problem, evaluation.cites) if evaluation.cites else None
-    return MeasuredCandidate(evaluation, confirmation, hash_in(index, row.problem, row.seq), baseline)
-
-
-def hash_in(index: Index, problem: str, seq: int) -> str:
-    """Return the hash of one ledger document; "" if it does not exist.
-
-    Args:
-        index: the ledger's index, refreshed by the caller.
-        problem: the problem's key, `suite/name`.
-        seq: the document's number in its file.
-    """
-    rows = index.query("SELECT hash FROM entries WHERE problem = ? AND seq = ?", (problem, seq))
-    return str(rows[0][0]) if rows else ""
+    hashes = index.query("SELECT hash FROM entries WHERE problem = ? AND seq = ?", (row.problem, row.seq))
+    return MeasuredCandidate(evaluation, confirmation, str(hashes[0][0]) if hashes else "", baseline)
 
 
 def protocol_doubt(protocol: int | None) -> str:
