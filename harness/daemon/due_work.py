@@ -239,7 +239,7 @@ class DueWork:
         for candidate in committed_candidates(
             self._repo, branch, tip, base, target, since=last_state[0] if last_state and moved else None
         ):
-            if not self._index.has(digest, candidate.tree, target, judge):
+            if self._index.find(digest, candidate.tree, target, judge) is None:
                 key = Key(candidate.problem, digest, candidate.tree, target, judge)
                 due.append((candidate.at, Job("evaluation", key, candidate.commit, branch, candidate.worker)))
         self._compared[branch, target] = state

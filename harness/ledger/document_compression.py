@@ -14,7 +14,6 @@ import subprocess
 import sys
 import zlib
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any, Self
 
 Compressed = tuple[str, bytes]
@@ -41,9 +40,7 @@ class DocumentCompressor:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._close()
 
     def compress(self, documents: list[bytes]) -> list[Compressed]:

@@ -13,9 +13,8 @@ import os
 import sqlite3
 import threading
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from harness.errors import ConfigurationError, LedgerError
@@ -25,7 +24,6 @@ from harness.git.branch_commits import AppendedFile
 from harness.git.repo import Repo
 from harness.ledger.entry_rows import ROW_FIELDS, Row
 from harness.ledger.index_filling import INDEXES, SCHEMA, TABLES, Progress, update
-from harness.ledger.ledger import coordination_branch
 from harness.ledger.spool import signature
 from harness.model.entry import Entry
 from harness.model.paths import parse_ledger_file
@@ -49,19 +47,15 @@ class _Stale(Exception):  # noqa: N818 - a signal between two functions of this 
     """The index cannot be updated by a read of the appended documents."""
 
 
-class _Impatient(Exception):  # noqa: N818 - a signal between two methods of this module
-    """Another process refreshes the index, and the caller accepts the present one."""
-
-
 class Index:
     """One workspace's index. Threads may share it; other processes may read and refresh it meanwhile.
 
     Args:
         workspace: the workspace of the ledger.
-        branch: the coordination branch; the default is that of harness.yaml.
+        branch: the coordination branch.
     """
 
-    def __init__(self, workspace: Workspace, *, branch: str | None = None) -> None:
+    def __init__(self, workspace: Workspace, *, branch: str) -> None:
         self._workspace, self._branch = workspace, branch
         self._path = workspace.index_file
         self._lock = threading.RLock()
@@ -71,9 +65,7 @@ class Index:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -98,10 +90,9 @@ class Index:
         Raises:
             LedgerError: the index cannot be written.
         """
-        self._branch = branch = self._branch or coordination_branch(self._workspace)
         with self._lock:
             try:
-                return self._refresh(repo, branch, progress or _no_progress, patience_s)
+                return self._refresh(repo, progress or (lambda *_: None), patience_s)
             except (OSError, sqlite3.Error) as error:
                 raise LedgerError(
                     f"the index cannot be written: {error}",
@@ -134,17 +125,6 @@ class Index:
         """Return the problems whose entries have changed since a revision; None if the index was rebuilt since."""
         rows = self.query("SELECT problem FROM changes WHERE revision > ?", (revision[1],))
         return {str(problem) for (problem,) in rows} if revision[0] == self._inode else None
-
-    def has(self, problem_digest: str, tree: str, target: str, judge: str) -> bool:
-        """Return whether this judge version has evaluated a candidate.
-
-        Args:
-            problem_digest: digest of the problem's form.
-            tree: git tree id of the solution directory.
-            target: the target's name.
-            judge: the judge version.
-        """
-        return self.find(problem_digest, tree, target, judge) is not None
 
     def find(self, problem_digest: str, tree: str, target: str, judge: str) -> Row | None:
         """Return the evaluation with a key, or None.
@@ -321,48 +301,36 @@ class Index:
             raise _Stale(f"its schema is `{schema_rows[0][0] if schema_rows else 'none'}`, not `{SCHEMA}`")
         return self._open
 
-    def _refresh(self, repo: Repo, branch: str, progress: Progress, patience_s: float | None) -> list[str]:
+    def _refresh(self, repo: Repo, progress: Progress, patience_s: float | None) -> list[str]:
         usable = False
         with contextlib.suppress(_Stale, sqlite3.DatabaseError):
-            state = {"tip": repo.tip(branch), "spool": signature(self._workspace.spool)}
+            state = {"tip": repo.tip(self._branch), "spool": signature(self._workspace.spool)}
             if dict(self._connection().execute("SELECT name, value FROM meta")).items() >= state.items():
                 return []
             usable = patience_s is not None
-        try:
-            with self._refreshing(patience_s if usable else None):
-                return self._refresh_alone(repo, branch, progress)
-        except _Impatient:
-            return []
-
-    @contextlib.contextmanager
-    def _refreshing(self, wait_s: float | None) -> Iterator[None]:
-        """Hold the lock that excludes refreshes of other processes.
-
-        Raises:
-            _Impatient: another one has been refreshing it for `wait_s` seconds.
-        """
+        wait_s = patience_s if usable else None
         with contextlib.ExitStack() as stack:
             try:
                 stack.enter_context(file_lock(self._path.with_name("index.lock"), wait_s=wait_s, owner="index refresh"))
-            except ConfigurationError as error:
-                raise _Impatient from error
-            yield
+            except ConfigurationError:  # another process refreshes the index, and the caller accepts the present one
+                return []
+            return self._refresh_alone(repo, progress)
 
-    def _refresh_alone(self, repo: Repo, branch: str, progress: Progress) -> list[str]:
+    def _refresh_alone(self, repo: Repo, progress: Progress) -> list[str]:
         try:
             with self._connection() as database:
                 database.execute("BEGIN IMMEDIATE")
-                messages = update(database, self._workspace, repo, branch, progress)
+                messages = update(database, self._workspace, repo, self._branch, progress)
                 failpoint("index.before_commit")
         except (_Stale, sqlite3.DatabaseError) as error:
             self.close()
             reason = f"the ledger's index could not be used ({error}): rebuilt from the ledger"
             messages = [reason] if self._path.exists() else []
-            messages += self._rebuild(repo, branch, progress)
+            messages += self._rebuild(repo, progress)
         failpoint("index.after_commit")
         return messages
 
-    def _rebuild(self, repo: Repo, branch: str, progress: Progress) -> list[str]:
+    def _rebuild(self, repo: Repo, progress: Progress) -> list[str]:
         """Build an index beside the old one, then replace the old one."""
         beside = self._path.with_name("index.rebuilding.sqlite")
         _remove(beside)
@@ -374,7 +342,7 @@ class Index:
             database.executescript(TABLES)
             database.execute("BEGIN")
             database.execute("INSERT INTO meta VALUES ('schema', ?)", (SCHEMA,))
-            messages = update(database, self._workspace, repo, branch, progress)
+            messages = update(database, self._workspace, repo, self._branch, progress)
             for statement in filter(str.strip, INDEXES.split(";")):  # `executescript` would commit first
                 database.execute(statement)
             failpoint("index.rebuild_before_commit")
@@ -385,7 +353,9 @@ class Index:
                 _remove(beside)
             raise
         database.close()
-        _sync(beside)
+        with beside.open("rb") as file:
+            os.fsync(file.fileno())
+        sync_directory(beside.parent)
         failpoint("index.rebuilt_beside")
         _remove(self._path)  # with its journal, which must not apply to the new file
         failpoint("index.old_removed")
@@ -408,13 +378,3 @@ def _connect(path: Path) -> sqlite3.Connection:
 def _remove(path: Path) -> None:
     for name in (path.name, f"{path.name}-journal", f"{path.name}-wal", f"{path.name}-shm"):
         path.with_name(name).unlink(missing_ok=True)
-
-
-def _sync(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-    sync_directory(path.parent)
-
-
-def _no_progress(done: int, of: int) -> None:
-    del done, of

@@ -14,17 +14,16 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from datetime import UTC, datetime
-from types import TracebackType
 from typing import Any, Literal, Self
 
 from harness.errors import LedgerError
 from harness.failpoints import failpoint
-from harness.formats.ledger_documents import Document, header, parse, render_entry, split
-from harness.formats.ledger_heads import Head, head_of, heads_format, heads_of, read_heads, render_heads
+from harness.formats.ledger_documents import Document, header, parse, render, render_entry, split
+from harness.formats.ledger_heads import head_of, heads_format, heads_of, read_heads, render_heads
 from harness.formats.ledger_versions import written_format
 from harness.git.branch_commits import BeforeMove, Change, Read
 from harness.git.repo import Repo
-from harness.ledger.spool import Record, Spool, read_all, read_segment, record_of, still_to_commit
+from harness.ledger.spool import Record, Spool, read_all, read_segment, still_to_commit
 from harness.model.entry import LEDGER_FORMAT, Entry, EntryDraft, stamp
 from harness.model.paths import HEADS, LEDGER, is_planner_file, ledger_file
 from harness.workspace.directories import Workspace
@@ -53,7 +52,7 @@ class Ledger:
         workspace: the workspace of the ledger.
         repo: the workspace's repository.
         writer: `daemon` or `planner`.
-        branch: the coordination branch; the default is that of harness.yaml.
+        branch: the coordination branch.
         clock: returns the present time, in UTC.
         flush_every_s: least time between two commits in seconds, unless forced; longer after a slow commit.
         before_move: called with the files that a commit appends to, before the branch moves.
@@ -69,14 +68,13 @@ class Ledger:
         repo: Repo,
         *,
         writer: Writer = "daemon",
-        branch: str | None = None,
+        branch: str,
         clock: Callable[[], datetime] = utc_now,
         flush_every_s: float = _FLUSH_EVERY_S,
         before_move: BeforeMove | None = None,
     ) -> None:
         self._workspace, self._repo, self._writer = workspace, repo, writer
-        self._branch = branch or coordination_branch(workspace)
-        self._clock, self._flush_every_s, self._before_move = clock, flush_every_s, before_move
+        self._branch, self._clock, self._flush_every_s, self._before_move = branch, clock, flush_every_s, before_move
         self._appending, self._flushing = threading.Lock(), threading.Lock()
         self._flush_at = -float("inf")
         self.commits, self.commit_s = 0, 0.0
@@ -94,11 +92,9 @@ class Ledger:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
-            if error is None:
+            if kind is None:
                 self.flush(force=True)
         finally:
             self.close()
@@ -141,7 +137,7 @@ class Ledger:
         with self._appending:
             seq, prev, at = self._place(file)
             document = written_format({"seq": seq, "prev": prev, **record, "at": at}, self._format)
-            self._spool_record(record_of(file, document))
+            self._spool_record(Record(file, render(document)))
         return document
 
     @property
@@ -193,14 +189,15 @@ class Ledger:
         self._stack.enter_context(file_lock(directory / "lock", owner=f"harness {self._writer} (ledger)"))
         failpoint("ledger.after_lock")
         self._spool = Spool.open(directory)
-        self._stack.callback(self._spool.close)
+        self._stack.callback(self._spool.close_segment)
         self.recovered += self._spool.recovered
         cut = self._repo.lost_appends(self._branch)
         if cut:  # an empty change: the repository restores the ends
             self._repo.commit_files(self._branch, {}, f"Put back the ends of {len(cut)} ledger files")
             self.recovered.append(f"{self._branch} had been reset past ledger entries: restored in {', '.join(cut)}")
         tip = self._repo.tip(self._branch)
-        self._heads = branch_heads(self._repo, tip)
+        heads = self._repo.read(tip, HEADS)
+        self._heads = heads_of(_files(self._repo, tip)) if heads is None else read_heads(heads)
         self._format = ledger_format(self._repo, tip)
         self._recover(tip)
         failpoint("ledger.after_open")
@@ -290,17 +287,6 @@ def documents_change(read: Read, records: list[Record], version: int) -> Change:
             appends[file] = b"".join([b"" if content else header(version), *(record.raw for record in fresh)])
             heads[file] = head_of(fresh[-1].raw, file)
     return Change({HEADS: render_heads(heads, version)}, appends)
-
-
-def branch_heads(repo: Repo, tip: str) -> dict[str, Head]:
-    """Return the end of each ledger file in a commit: from heads.yaml, or from the files if it is missing.
-
-    Args:
-        repo: the workspace's repository.
-        tip: the commit.
-    """
-    content = repo.read(tip, HEADS)
-    return read_heads(content) if content is not None else heads_of(_files(repo, tip))
 
 
 def ledger_format(repo: Repo, tip: str) -> int:

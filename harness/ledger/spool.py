@@ -15,14 +15,14 @@ import errno
 import hashlib
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from harness.errors import LedgerError
 from harness.failpoints import failpoint
-from harness.formats.ledger_documents import field_of, hash_of, render, split
+from harness.formats.ledger_documents import field_of, hash_of, split
 from harness.formats.ledger_heads import end_of
 from harness.formats.ledger_versions import check_format
 from harness.workspace.files import atomic_write, sync_directory
@@ -108,7 +108,7 @@ class Spool:
         failpoint("spool.after_sync")
 
     def close_segment(self) -> list[Path]:
-        """Close the open segment, and return every closed one, oldest first."""
+        """Close the open segment's file, and return every closed segment, oldest first; the records stay."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd, self._path, self._size = None, None, 0
@@ -126,10 +126,6 @@ class Spool:
         except OSError as error:
             raise _unwritable(self.directory, error) from error
         failpoint("spool.after_drop")
-
-    def close(self) -> None:
-        """Close the open segment's file; its records stay."""
-        self.close_segment()
 
     def _start_segment(self) -> None:
         path = self.directory / f"{self._last + 1:08d}.spool"
@@ -213,25 +209,23 @@ def read_segment(path: Path) -> list[Record]:
         return []
 
 
+def all_segments(spools: Path) -> list[Path]:
+    """Return every writer's segments, each writer's in order."""
+    writers = sorted(spools.iterdir()) if spools.is_dir() else []
+    return [path for writer in writers for path in segments(writer)]
+
+
 def read_all(spools: Path) -> list[Record]:
     """Return every writer's whole records, each file's in order. Any process may read while the writers write."""
-    if not spools.is_dir():
-        return []
-    directories = sorted(path for path in spools.iterdir() if path.is_dir())
-    return [record for directory in directories for path in segments(directory) for record in read_segment(path)]
+    return [record for path in all_segments(spools) for record in read_segment(path)]
 
 
 def signature(spools: Path) -> str:
     """Return a text that changes with every change of a spool's records, from the segments' sizes."""
-    if not spools.is_dir():
-        return ""
     parts = []
-    for directory in sorted(path for path in spools.iterdir() if path.is_dir()):
-        for path in segments(directory):
-            try:
-                parts.append(f"{directory.name}/{path.name}={path.stat().st_size}")
-            except FileNotFoundError:
-                continue
+    for path in all_segments(spools):
+        with suppress(FileNotFoundError):
+            parts.append(f"{path.parent.name}/{path.name}={path.stat().st_size}")
     return " ".join(parts)
 
 
@@ -320,16 +314,6 @@ def _unwritable(directory: Path, error: OSError) -> LedgerError:
         where=str(directory),
         remedy="repair the disk or file system, then restart: all earlier entries are safe",
     )
-
-
-def record_of(file: str, document: Mapping[str, Any]) -> Record:
-    """Return a document in the form that the spool stores.
-
-    Args:
-        file: the ledger file's path.
-        document: its keys and values.
-    """
-    return Record(file, render(document))
 
 
 def still_to_commit(file: str, records: Sequence[Record], content: bytes | None) -> list[Record]:

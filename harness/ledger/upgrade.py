@@ -92,7 +92,7 @@ def _open_spool(workspace: Workspace, writer: Writer, stack: ExitStack) -> Spool
     directory = workspace.spool / writer
     stack.enter_context(file_lock(directory / "lock", owner="harness ledger upgrade"))
     spool = Spool.open(directory)
-    stack.callback(spool.close)
+    stack.callback(spool.close_segment)
     return spool
 
 

@@ -34,7 +34,7 @@ def opened(directory: Path) -> Iterator[Spool]:
     try:
         yield spool
     finally:
-        spool.close()
+        spool.close_segment()
 
 
 def spooled_records(directory: Path) -> list[Record]:

@@ -20,9 +20,9 @@ def test_an_entry_is_found_before_and_after_its_commit(ledger: Ledger, index: In
     entry = ledger.append(draft())
     key = (DIGEST, "d" * 40, "cpu", JUDGE)
     assert index.refresh(repo) == []
-    assert index.has(*key)
+    assert index.find(*key) is not None
     for position in range(4):
-        assert not index.has(*(part if place != position else "other" for place, part in enumerate(key)))
+        assert index.find(*(part if place != position else "other" for place, part in enumerate(key))) is None
     assert index.entry(PROBLEM, 1) == entry
     before = index.rows()
     ledger.flush(force=True)
