@@ -21,9 +21,8 @@ from harness.daemon.disk_watch import DiskWatch
 from harness.daemon.dispatch import Decided, JobPlanner, Outdated, Work, baseline_identity_of, job_identity
 from harness.daemon.drafts import baseline_draft
 from harness.daemon.due_work import DueWork
-from harness.daemon.lost_work import LostWork
+from harness.daemon.lost_work import LostWork, PostponedWork
 from harness.daemon.metrics import DaemonMetrics
-from harness.daemon.postponed import PostponedWork
 from harness.daemon.profiles import Profiles
 from harness.daemon.queue import EvaluationQueue, Job
 from harness.daemon.recorder import Recorder
@@ -34,6 +33,7 @@ from harness.failpoints import failpoint
 from harness.git.repo import Repo
 from harness.ledger.index import Index
 from harness.ledger.ledger import Ledger
+from harness.model.checking import CheckReply
 from harness.model.config import Config
 from harness.model.judging import JudgeReady
 from harness.model.verdict import Verdict
@@ -129,8 +129,10 @@ class Daemon:
             self._report()
             if once:
                 self._end_after_long_fault()
-                if self._is_idle() and self._is_idle_still():
-                    break
+                if self._is_idle():
+                    self._attempt(self._scan, "comparing refs with the ledger")
+                    if self._is_idle():
+                        break
         self._finish()
 
     def close(self) -> None:
@@ -290,7 +292,7 @@ class Daemon:
             self._due_work.refresh()
             work = self._planner.plan_ahead(problem, order.worker, judge.ready)
             if not isinstance(work, Work):
-                self._checks.reply_to_baseline_order(order, work)
+                self._checks.reply(order.id, CheckReply(error=work))
             elif not self._postponed.waits(work.identity):
                 self._ask(judge, work)
 
@@ -340,10 +342,7 @@ class Daemon:
         elif work.is_baseline:
             if answer.verdict is not Verdict.PASSED and self._lost_work.baseline_failed(work, answer):
                 return
-            draft = baseline_draft(
-                run, job.key.problem, request_answered.request.problem_digest, job.key.target, answer
-            )
-            self._recorder.enter(draft, self._after_entry.baseline_entered)
+            self._recorder.enter(baseline_draft(run, job.key, answer), self._after_entry.baseline_entered)
         elif (judged := self._planner.draft(work, answer)) is None:
             self._lost_work.put_back(work, Loss(how="ended", reason="the judge repeated a measurement that is missing"))
         else:
@@ -412,11 +411,6 @@ class Daemon:
             return False
         remaining = len(self._queue) or self._due_work.waits_for_room or self._due_work.is_incomplete
         return self._limit_reached() or not remaining
-
-    def _is_idle_still(self) -> bool:
-        """Scan once more and return whether the daemon is still idle."""
-        self._attempt(self._scan, "comparing refs with the ledger")
-        return self._is_idle()
 
     def _report(self, *, force: bool = False) -> None:
         for sentence in self._ledger.recovered[self._recoveries_reported :]:

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import Any
 
 from harness.daemon.attempts import MAX_LOSSES, Attempts
 from harness.daemon.drafts import (
@@ -163,11 +163,11 @@ class JobPlanner:
         return entry
 
     def _plan_baseline(self, job: Job, problem: Problem, judge: JudgeReady) -> Plan:
-        losses = self.attempts.losses(baseline_identity(problem.key, problem.digest, job.key.target, job.key.judge))
+        losses = self.attempts.losses(baseline_identity_of(job))
         if len(losses) >= MAX_LOSSES:
-            draft = lost_baseline_draft(self.config.run, problem.key, problem.digest, job.key.target, judge, losses)
-            return Decided(draft, of_baseline=True)
-        return Ask(self._request(problem, "baseline", job.key.target), problem)
+            return Decided(lost_baseline_draft(self.config.run, job.key, judge, losses), of_baseline=True)
+        more_variants = self.config.judge.more_baselines
+        return Ask(self._request(problem, job.key.target, kind="baseline", more_variants=more_variants), problem)
 
     def _plan_candidate(self, job: Job, problem: Problem, baseline: Entry, judge: JudgeReady) -> Plan:
         def decided(verdict: Verdict, reason: str, language: str = "") -> Decided:
@@ -187,12 +187,15 @@ class JobPlanner:
         if len(losses) >= MAX_LOSSES:
             return decided(*verdict_of_losses(losses), solution.spec.language)
         known_binaries = self._known_binaries(job, solution.spec.language)
-        added = {
-            "baseline": variants,
-            "sealed_baseline": fastest(baseline.sealed_baselines),
-            "known_binaries": {binary: Verdict(str(row.verdict)) for binary, row in known_binaries.items()},
-        }
-        request = self._request(problem, job.kind, job.key.target, solution.directory).model_copy(update=added)
+        request = self._request(
+            problem,
+            job.key.target,
+            kind=job.kind,
+            solution_dir=str(solution.directory),
+            baseline=variants,
+            sealed_baseline=fastest(baseline.sealed_baselines),
+            known_binaries={binary: Verdict(str(row.verdict)) for binary, row in known_binaries.items()},
+        )
         return Ask(request, problem, solution.spec.language, baseline, source_hash(solution), known_binaries)
 
     def _known_binaries(self, job: Job, language: Language) -> Mapping[str, Row]:
@@ -217,22 +220,10 @@ class JobPlanner:
             raise UnusableSolutionError(error.message) from error
         return usable_solution(directory, problem.definition, self.config.languages, "this run allows")
 
-    def _request(self, problem: Problem, kind: str, target: str, solution: Path | None = None) -> JudgeRequest:
-        limits = self.config.judge
-        return JudgeRequest.model_validate(
-            {
-                "id": uuid.uuid4().hex,
-                "kind": kind,
-                "problem": problem.key,
-                "problem_dir": str(problem.directory),
-                "problem_digest": problem.digest,
-                "data_root": str(problem.data_root) if problem.data_root else None,
-                "solution_dir": str(solution) if solution else None,
-                "half_width": limits.half_width(target),
-                "max_judge_s": limits.max_judge_s,
-                "more_variants": limits.more_baselines if kind == "baseline" else (),
-            }
-        )
+    def _request(self, problem: Problem, target: str, **fields: Any) -> JudgeRequest:  # noqa: ANN401 - of a request
+        half_width, max_judge_s = self.config.judge.half_width(target), self.config.judge.max_judge_s
+        own = {**problem.request_fields, "id": uuid.uuid4().hex, "half_width": half_width, "max_judge_s": max_judge_s}
+        return JudgeRequest(**own, **fields)
 
 
 def job_identity(job: Job) -> Sequence[str]:

@@ -71,13 +71,6 @@ def test_confirmations_precede_the_turns_of_workers() -> None:
     ]
 
 
-def test_confirmations_wait_their_turn_when_asked_to() -> None:
-    queue = EvaluationQueue(confirmations_first=False)
-    queue.add(job("w01", "a0"))
-    queue.add(job("w02", "b0", kind="confirmation"))
-    assert [candidate.worker for candidate in drain(queue)] == ["w01", "w02"]
-
-
 def test_the_same_key_is_queued_once_while_it_waits_and_while_it_is_judged() -> None:
     queue = EvaluationQueue()
     first = job("w01", "a0")
@@ -118,7 +111,7 @@ def test_dropped_jobs_can_be_queued_again() -> None:
     queue = EvaluationQueue()
     queue.add(job("w01", "a0"))
     queue.add(job("w01", "a1", problem="a/c"))
-    assert queue.drop(lambda waiting: waiting.key.problem == "a/b") == 1
+    queue.drop(lambda waiting: waiting.key.problem == "a/b")
     assert [waiting.key.tree for waiting in queue.waiting()] == ["a1"]
     assert queue.add(job("w01", "a0"))
     assert len(queue) == 2
