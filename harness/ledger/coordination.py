@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from importlib import resources
 
 from harness.errors import FormatError
@@ -33,23 +32,6 @@ _SWAP_FILES = tuple(
     form.format(COORDINATION_NAME) for form in (".{}.swp", ".{}.swo", ".#{}", "#{}#", ".{}.kate-swp", ".~lock.{}#")
 )
 """Files that editors write beside an open file: Vim and nano, Emacs (lock and auto-save), Kate, LibreOffice."""
-
-
-@dataclass(frozen=True)
-class Coordination:
-    """The part of COORDINATION.md that the program reads."""
-
-    assignments: tuple[Assignment, ...]
-
-    @property
-    def pinned(self) -> tuple[Assignment, ...]:
-        """Rows that the planner never moves."""
-        return tuple(row for row in self.assignments if row.state == "pinned")
-
-    @property
-    def paused(self) -> frozenset[str]:
-        """Problems that get no worker."""
-        return frozenset(row.problem for row in self.assignments if row.state == "paused")
 
 
 def sign_of_editing(workspace: Workspace, repo: Repo, branch: str) -> str | None:
@@ -86,7 +68,7 @@ def read_assignments(repo: Repo, branch: str) -> tuple[Assignment, ...]:
         RepositoryError: there is no such branch.
     """
     text = read_text(repo, branch)
-    return parse(text, where=f"{COORDINATION_NAME} on {branch}").assignments
+    return parse(text, where=f"{COORDINATION_NAME} on {branch}")
 
 
 def read_text(repo: Repo, branch: str) -> str:
@@ -109,7 +91,7 @@ def read_text(repo: Repo, branch: str) -> str:
         raise FormatError(f"is not UTF-8: {error.reason} at byte {error.start}", where=where) from error
 
 
-def parse(text: str, *, where: str = COORDINATION_NAME) -> Coordination:
+def parse(text: str, *, where: str = COORDINATION_NAME) -> tuple[Assignment, ...]:
     """Return the assignments in a text.
 
     Args:
@@ -144,7 +126,7 @@ def parse(text: str, *, where: str = COORDINATION_NAME) -> Coordination:
             problem_of_worker[row.worker] = row.problem
     if len(lines) == 1:
         raise FormatError("the table's head has no line of dashes below it", where=f"{where}:{first_number}")
-    return Coordination(tuple(row for _, row in rows.values()))
+    return tuple(row for _, row in rows.values())
 
 
 def render(

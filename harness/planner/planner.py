@@ -21,7 +21,7 @@ from harness.formats.problems import problem_names
 from harness.git.branch_commits import Change
 from harness.git.repo import Repo
 from harness.ledger.accounts import recorded_accounts, set_aside, unrecorded_accounts
-from harness.ledger.coordination import parse, read_text, render, sign_of_editing
+from harness.ledger.coordination import parse, read_assignments, render, sign_of_editing
 from harness.ledger.index import Index
 from harness.ledger.ledger import Ledger, read_records
 from harness.ledger.spool import read_all
@@ -223,7 +223,7 @@ class _Planner:
         return moved and monotonic_s - self._edited_since >= EDIT_PATIENCE_S
 
     def _present(self) -> tuple[Assignment, ...]:
-        return parse(read_text(self._repo, self._branch), where=self._where).assignments
+        return read_assignments(self._repo, self._branch)
 
     def _standings(self) -> tuple[Standing, ...]:
         tip = self._repo.tip(self._branch)
@@ -347,7 +347,7 @@ class _Planner:
 
         def build(read: Callable[[str], bytes | None]) -> Change:
             text = (read(COORDINATION_NAME) or b"").decode()
-            if parse(text, where=self._where).assignments != present:
+            if parse(text, where=self._where) != present:
                 raise TableChangedError("a person has changed the table", where=self._where)
             fresh = render(text, assignments=assignments, standings_markdown=body, notes=notes, updated_at=written_at)
             if _without_time(fresh) == _without_time(text):

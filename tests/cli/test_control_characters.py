@@ -87,7 +87,7 @@ def test_coordination_md_keeps_a_note_in_its_line() -> None:
     row = Assignment(worker="w01", problem="t/one", state="active", wanted=NASTY)
     text = render(default_text(), assignments=[row], standings_markdown="", notes={"t/one": NASTY}, updated_at="now")
     assert_plain(text)
-    assert parse(text).assignments[0].wanted == printable(" ".join(NASTY.split()))
+    assert parse(text)[0].wanted == printable(" ".join(NASTY.split()))
 
 
 def test_a_commit_message_is_printable_and_trailers_are_not_forged() -> None:
