@@ -91,12 +91,10 @@ def on_node(node_id: str) -> dict[str, Any]:
     return {"scheduling_strategy": NodeAffinitySchedulingStrategy(node_id, soft=False)}
 
 
-def take_seat(workspace: str, *, wait_s: float = _SEAT_WAIT_S) -> object:
+def take_seat(workspace: str) -> object:
     """Be the cluster's only head until the returned object, or this process, is gone.
 
-    Args:
-        workspace: names this head's workspace for the other.
-        wait_s: how long another head may hold the seat: one that was killed loses it within seconds.
+    Another head may hold the seat for some seconds: one that was killed loses it within them.
 
     Raises:
         ConfigurationError: another head uses the cluster; names its host, process and workspace.
@@ -105,7 +103,7 @@ def take_seat(workspace: str, *, wait_s: float = _SEAT_WAIT_S) -> object:
 
     record = HeadFacts(host=socket.gethostname(), pid=os.getpid(), workspace=workspace)
     options = {"name": _SEAT, "num_cpus": 0, **on_node(ray.get_runtime_context().get_node_id())}
-    until, holder = time.monotonic() + wait_s, "unknown"
+    until, holder = time.monotonic() + _SEAT_WAIT_S, "unknown"
     while True:
         try:
             seat = ray.remote(HeadSeat).options(**options).remote(record.model_dump_json())

@@ -27,11 +27,10 @@ class ContentStore:
 
     Args:
         root: on the host's disk; derived, so it may be deleted while no judge runs.
-        part: distinguishes the unfinished files of this process from those of other processes.
     """
 
-    def __init__(self, root: Path, part: str = "") -> None:
-        self._root, self._part = root, part or str(os.getpid())
+    def __init__(self, root: Path) -> None:
+        self._root, self._part = root, os.getpid()
 
     def require_space(self, least_bytes: int) -> None:
         """Check that the disk has room.

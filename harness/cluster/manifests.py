@@ -18,7 +18,6 @@ from harness.formats.bounded import load_json
 from harness.formats.tensors import find_tensor_file
 
 _READ_BYTES = 1 << 20
-_SHA256 = r"^[0-9a-f]{64}$"
 
 
 class _Content(BaseModel):
