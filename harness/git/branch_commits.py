@@ -30,10 +30,6 @@ _REASON = "kernel-harness: commit"
 """The message of the harness in the reflog."""
 
 
-class BranchMovedError(RepositoryError):
-    """The branch is not at the commit that the caller expected."""
-
-
 class BranchBusyError(RepositoryError):
     """A person is rebasing the branch: moving it now would make the rebase fail at its end. Try again later."""
 
@@ -89,7 +85,6 @@ def commit(
     change: Change | Build,
     message: str,
     *,
-    expect: str | None = None,
     before_move: BeforeMove | None = None,
 ) -> str:
     """Commit `change` on top of `branch` and refresh the checkout.
@@ -99,14 +94,12 @@ def commit(
         branch: the branch's short name; it must exist.
         change: the change, or a function that returns it from the branch's content.
         message: the whole commit message.
-        expect: the commit that the branch must be at; None accepts any tip.
         before_move: called with the files that the commit appends to, before the branch moves.
 
     Returns:
         The new commit's id; the tip's id if nothing changes.
 
     Raises:
-        BranchMovedError: `expect` is given, and the branch is at another commit.
         BranchBusyError: a rebase of the branch is in progress.
         RepositoryError: the branch is missing, or git refused to move it for 20 s.
     """
@@ -119,8 +112,6 @@ def commit(
             tip = resolve(writer.git, f"refs/heads/{branch}")
             if tip is None:
                 raise RepositoryError(f"there is no branch {branch}", where=str(writer.git.git_dir))
-            if expect is not None and tip != expect:
-                raise BranchMovedError(f"{branch} is at {tip[:12]}, not at {expect[:12]}")
             lost = lost_appends(writer, branch, tip)
             resolved_change = change if isinstance(change, Change) else change(_reader(writer, tip, lost))
             built = _build(writer, tip, resolved_change, lost, message)

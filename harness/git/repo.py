@@ -12,7 +12,7 @@ from typing import Self
 
 from harness.errors import RepositoryError
 from harness.git import branch_commits, checkout, worktree_places, worktrees
-from harness.git.branch_commits import BranchBusyError, BranchMovedError
+from harness.git.branch_commits import BranchBusyError
 from harness.git.checkout import LocalChange
 from harness.git.environment import Git
 from harness.git.object_reader import ObjectReader
@@ -22,9 +22,7 @@ from harness.git.tree_export import UnfitTreeError, export_tree, name_in
 from harness.git.worktree_places import WorktreeInfo
 from harness.workspace.directories import Workspace
 
-__all__ = ["BranchBusyError", "BranchMovedError", "Commit", "Repo", "Submission", "UnfitTreeError", "WorktreeInfo"]
-
-SAVED = worktrees.SAVED
+__all__ = ["BranchBusyError", "Commit", "Repo", "Submission", "UnfitTreeError", "WorktreeInfo"]
 
 
 @dataclass(frozen=True)
@@ -69,17 +67,23 @@ class Repo:
 
     def branches(self, prefix: str = "") -> dict[str, str]:
         """Return branch -> commit, of the branches whose names start with `prefix`."""
-        return {name: oid for name, oid in self._refs("refs/heads/", prefix).items() if name.startswith(prefix)}
+        return self.refs("refs/heads/", prefix)
 
-    def _refs(self, space: str, prefix: str = "") -> dict[str, str]:
+    def refs(self, space: str, prefix: str = "") -> dict[str, str]:
+        """Return the commits of the refs below a directory, by their names without it.
+
+        Args:
+            space: the directory, such as `refs/remotes/`.
+            prefix: the beginning of the names.
+        """
         pattern = space + prefix.rpartition("/")[0]
         listing = self.git.run("for-each-ref", "--format=%(objectname) %(refname)", pattern.rstrip("/")).text
         pairs = (line.split(" ", 1) for line in listing.splitlines())
-        return {name.removeprefix(space): oid for oid, name in pairs}
+        return {name.removeprefix(space): oid for oid, name in pairs if name.startswith(space + prefix)}
 
     def saved_work(self, prefix: str = "") -> dict[str, str]:
         """Return `<worker>/<suite>/<name>/<commit>` -> commit: unsaved work that a repair or forced removal saved."""
-        return {name: oid for name, oid in self._refs(SAVED, prefix).items() if name.startswith(prefix)}
+        return self.refs(worktrees.SAVED, prefix)
 
     # --- objects ---
 
@@ -227,9 +231,7 @@ class Repo:
 
     # --- commits on branches that people use too ---
 
-    def commit_files(
-        self, branch: str, files: Mapping[str, bytes | None], message: str, *, expect: str | None = None
-    ) -> str:
+    def commit_files(self, branch: str, files: Mapping[str, bytes | None], message: str) -> str:
         """Write files on top of a branch.
 
         Only objects and the ref are changed, by compare-and-swap, with retries if the branch moved. If the workspace's
@@ -239,18 +241,15 @@ class Repo:
             branch: the branch's short name.
             files: path -> content; None removes the file.
             message: the whole commit message.
-            expect: the commit that the branch must be at; None accepts any tip.
 
         Returns:
             The new commit's id; the tip's id if nothing changes.
 
         Raises:
-            BranchMovedError: `expect` is given, and the branch is at another commit.
             BranchBusyError: a person is rebasing the branch.
             RepositoryError: git refused.
         """
-        change = branch_commits.Change(writes=files)
-        return branch_commits.commit(self._writer(), branch, change, message, expect=expect)
+        return branch_commits.commit(self._writer(), branch, branch_commits.Change(writes=files), message)
 
     def commit_built(
         self,

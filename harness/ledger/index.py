@@ -189,7 +189,6 @@ class Index:
         run: str | None = None,
         kind: str | None = None,
         target: str | None = None,
-        worker: str | None = None,
         limit: int | None = None,
     ) -> list[Row]:
         """Return entries without their workloads, oldest first. None means any value.
@@ -199,10 +198,9 @@ class Index:
             run: the run's name.
             kind: the entry's kind, a value of `EntryKind`.
             target: the target's name.
-            worker: the worker's id.
             limit: the number of the newest entries to return.
         """
-        filters = {"problem": problem, "run": run, "kind": kind, "target": target, "worker": worker}
+        filters = {"problem": problem, "run": run, "kind": kind, "target": target}
         set_filters = {name: value for name, value in filters.items() if value is not None}
         where = f"WHERE {' AND '.join(f'{name} = ?' for name in set_filters)}" if set_filters else ""
         order = "seq DESC" if problem else "at DESC, problem DESC, seq DESC"
