@@ -25,12 +25,7 @@ def pushed_copy(repo: Repo, branch: str) -> tuple[str, str] | None:
         repo: the workspace's repository.
         branch: the branch's short name.
     """
-    listing = repo.git.run("for-each-ref", "--format=%(objectname) %(refname)", "refs/remotes").text
-    refs = {
-        name.removeprefix("refs/remotes/"): oid
-        for oid, _, name in (line.partition(" ") for line in listing.splitlines())
-    }
-    copies = {name: oid for name, oid in refs.items() if name.partition("/")[2] == branch}
+    copies = {name: oid for name, oid in repo.refs("refs/remotes/").items() if name.partition("/")[2] == branch}
     if len(copies) > 1:
         copies = {name: oid for name, oid in copies.items() if name.startswith("origin/")}
     return next(iter(copies.items()), None)
