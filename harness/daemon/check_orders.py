@@ -83,10 +83,9 @@ class CheckOrders:
 
     def lost(self, checks: Iterable[CheckRequest]) -> None:
         """Reply to workers whose checks were lost with a judge's process."""
+        error = "the judge ended during the check and restarts: order the check again"
         for request in checks:
-            self.reply(
-                request.id, CheckReply(error="the judge ended during the check and restarts: order the check again")
-            )
+            self.reply(request.id, CheckReply(error=error))
 
     def reply(self, order_id: str, reply: CheckReply) -> None:
         """Write the reply to an order for its worker.

@@ -12,8 +12,8 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
-from harness.daemon.after_entry import AfterEntry
 from harness.daemon.attempts import Attempts, Loss
 from harness.daemon.check_orders import CheckOrders
 from harness.daemon.device_judges import DeviceJudges
@@ -25,7 +25,7 @@ from harness.daemon.lost_work import LostWork, PostponedWork
 from harness.daemon.metrics import DaemonMetrics
 from harness.daemon.profiles import Profiles
 from harness.daemon.queue import EvaluationQueue, Job
-from harness.daemon.recorder import Recorder
+from harness.daemon.recorder import AfterEntry, Recorder
 from harness.daemon.snapshots import Snapshots
 from harness.daemon.status_writer import StatusWriter
 from harness.errors import ConfigurationError, HarnessError, LedgerError
@@ -172,19 +172,15 @@ class Daemon:
 
     def _receive(self) -> None:
         """Wait for notices, at most until an action is due, and process all of them."""
-        try:
-            notice: JudgeNotice | str | None = self._inbox.get(timeout=max(self._next_due() - time.monotonic(), 0.0))
-        except queue.Empty:
-            return
-        while notice is not None:
-            if isinstance(notice, str):
-                self._scan_at = 0.0
-            else:
-                self._receive_notice(notice)
-            try:
-                notice = self._inbox.get_nowait()
-            except queue.Empty:
-                notice = None
+        timeout_s = max(self._next_due() - time.monotonic(), 0.0)
+        with suppress(queue.Empty):
+            while True:
+                notice = self._inbox.get(timeout=timeout_s)
+                if isinstance(notice, str):
+                    self._scan_at = 0.0
+                else:
+                    self._receive_notice(notice)
+                timeout_s = 0.0
 
     def _next_due(self) -> float:
         now_s = time.monotonic()
@@ -235,13 +231,10 @@ class Daemon:
         for judge in self._judges:
             while len(self._queue) and judge.state == "idle" and not self._recorder.unwritten and self._give(judge):
                 pass
-            if judge.state == "idle" and not self._recorder.unwritten and not self._waits_for(judge):
+            if judge.state != "idle" or judge.ready is None or self._recorder.unwritten:
+                continue
+            if all(job.key.target != judge.ready.target for job in self._queue.waiting()):
                 self._profiles.give(judge)
-
-    def _waits_for(self, judge: JudgeClient) -> bool:
-        """Return true if a candidate waits that this judge may be handed soon."""
-        target = judge.ready.target if judge.ready is not None else None
-        return any(job.key.target == target for job in self._queue.waiting())
 
     def _give(self, judge: JudgeClient) -> bool:
         """Take one job and hand it out or decide it; return False if there is none for this judge."""
@@ -361,7 +354,10 @@ class Daemon:
             self._lost_work.judge_lost(work, lost)
         if not self._judges.must_be_given_up(judge):
             return
-        self._give_up(judge)
+        target = self._judges.give_up(judge)
+        if target is not None:  # jobs that only this judge could take leave the queue
+            self._queue.drop(lambda job: job.key.target == target)
+            self._due_work.forget()
         times = f"it failed {judge.failed_starts} times in a row and"
         failed = f"{times} did not become ready again" if judge.became_ready else f"{times} never became ready"
         self._status.add_message(f"the judge of {judge.device} is given up: {failed}")
@@ -369,13 +365,6 @@ class Daemon:
             raise ConfigurationError(
                 f"{lost.reason}: {failed}", where=str(judge.log_file), remedy="see that file, and `harness doctor`"
             )
-
-    def _give_up(self, judge: JudgeClient) -> None:
-        """Continue without a judge. Jobs that only this judge could take leave the queue."""
-        target = self._judges.give_up(judge)
-        if target is not None:
-            self._queue.drop(lambda job: job.key.target == target)
-            self._due_work.forget()
 
     # --- after an entry ---
 

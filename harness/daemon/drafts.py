@@ -30,6 +30,12 @@ def _draft(kind: EntryKind, run: str, key: Key, judge: JudgeAnswer | JudgeReady,
     )
 
 
+def _outcome(answer: JudgeAnswer, *more_names: str) -> dict[str, Any]:
+    """Return the fields of an entry that it takes from an answer: those of every entry, and the named ones."""
+    names = ("verdict", "trust", "workloads", "cost", *more_names)
+    return {"reason": _reason(answer), **{name: getattr(answer, name) for name in names}}
+
+
 def baseline_draft(run: str, key: Key, answer: JudgeAnswer) -> EntryDraft:
     """Return the entry of a problem's measured baselines.
 
@@ -38,19 +44,7 @@ def baseline_draft(run: str, key: Key, answer: JudgeAnswer) -> EntryDraft:
         key: has the problem, its digest and the target.
         answer: the judge's answer.
     """
-    return _draft(
-        EntryKind.BASELINE,
-        run,
-        key,
-        answer,
-        verdict=answer.verdict,
-        reason=_reason(answer),
-        trust=answer.trust,
-        workloads=answer.workloads,
-        baselines=answer.baselines,
-        sealed_baselines=answer.sealed_baselines,
-        cost=answer.cost,
-    )
+    return _draft(EntryKind.BASELINE, run, key, answer, **_outcome(answer, "baselines", "sealed_baselines"))
 
 
 def lost_baseline_draft(run: str, key: Key, judge: JudgeReady, losses: Sequence[Loss]) -> EntryDraft:
@@ -92,14 +86,7 @@ def judged_draft(
         cites=job.cites if job.kind == "confirmation" else baseline.seq if baseline else None,
         candidate=candidate(job, language),
         fingerprint=_fingerprint(job, answer, source_hash),
-        verdict=answer.verdict,
-        reason=_reason(answer),
-        trust=answer.trust,
-        recording=answer.recording,
-        resources=answer.resources,
-        workloads=answer.workloads,
-        summary=answer.summary,
-        cost=answer.cost,
+        **_outcome(answer, "recording", "resources", "summary"),
     )
 
 

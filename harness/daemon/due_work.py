@@ -236,9 +236,8 @@ class DueWork:
             self._compared.pop((branch, target), None)  # dropped jobs are queued again once the problem can be judged
             return []
         due = []
-        for candidate in committed_candidates(
-            self._repo, branch, tip, base, target, since=last_state[0] if last_state and moved else None
-        ):
+        since = last_state[0] if last_state and moved else None
+        for candidate in committed_candidates(self._repo, branch, tip, base, target, since=since):
             if self._index.find(digest, candidate.tree, target, judge) is None:
                 key = Key(candidate.problem, digest, candidate.tree, target, judge)
                 due.append((candidate.at, Job("evaluation", key, candidate.commit, branch, candidate.worker)))
@@ -267,14 +266,12 @@ class DueWork:
     def _with_outdated(self, target: str, judge: str) -> frozenset[str]:
         """Return the problems with entries to measure again, whose candidates may no longer be on a branch."""
         if self._outdated.get(target, ("",))[0] != judge:
-            self._outdated[target] = judge, frozenset(self._find_outdated(target))
+            # Entries are read only if some have an older protocol.
+            is_older = self._index.has_older_protocol(self._config.run, JUDGE_PROTOCOL)
+            problems = known_problems(self._index) if is_older else []
+            table = standings(self._index, problems, target, self._config.run) if problems else ()
+            self._outdated[target] = judge, frozenset(standing.problem for standing in table if standing.outdated)
         return self._outdated[target][1]
-
-    def _find_outdated(self, target: str) -> Iterable[str]:
-        """Yield the problems with entries to measure again. Entries are read only if some have an older protocol."""
-        if self._index.has_older_protocol(self._config.run, JUDGE_PROTOCOL):
-            table = standings(self._index, known_problems(self._index), target, self._config.run)
-            yield from (standing.problem for standing in table if standing.outdated)
 
     def _measure_again(self, problem: str, digest: str, target: str, judge: str) -> None:
         """Queue the champion and the runner-up of an older judge protocol; their confirmations follow later."""
