@@ -16,8 +16,10 @@ from pydantic import BaseModel, ValidationError
 from harness.cluster.manifests import Parcel, data_files, manifest_of
 from harness.cluster.messages import (
     BRIDGE_EVENTS,
+    BridgeEvent,
     BridgeFailed,
     EndJudge,
+    HostEvent,
     HostsChanged,
     JudgeWrote,
     RemoteJudgeEnded,
@@ -88,26 +90,22 @@ class RemoteJudge:
         """Wait for the event of its end."""
         return self._ended.wait(within_s)
 
-    def take_in(self, event: JudgeWrote | RemoteJudgeEnded) -> None:
+    def take_in(self, event: HostEvent) -> None:
         """Post an event that the bridge has passed on; nothing after the end."""
         if self._ended.is_set():
             return
         if isinstance(event, JudgeWrote):
             self._post(read_notice(self._device, self.number, event.line))
             return
-        self._keep_log(event.log)
+        if event.log:
+            try:
+                self._log_file.parent.mkdir(parents=True, exist_ok=True)
+                with self._log_file.open("a") as log:
+                    log.write(event.log.rstrip("\n") + "\n")
+            except OSError as error:
+                logger.warning("no log of the judge of %s: %s", self._device, error)
         self._ended.set()
         self._post(JudgeEnded(self._device, self.number, event.reason, event.wrong_protocol, exit_code=event.exit_code))
-
-    def _keep_log(self, text: str) -> None:
-        if not text:
-            return
-        try:
-            self._log_file.parent.mkdir(parents=True, exist_ok=True)
-            with self._log_file.open("a") as log:
-                log.write(text.rstrip("\n") + "\n")
-        except OSError as error:
-            logger.warning("no log of the judge of %s: %s", self._device, error)
 
 
 class ClusterJudges:
@@ -248,7 +246,7 @@ class ClusterJudges:
         _close(process.stdin)
         self._bridge_ended()
 
-    def _take_in(self, event: HostsChanged | JudgeWrote | RemoteJudgeEnded | BridgeFailed) -> None:
+    def _take_in(self, event: BridgeEvent) -> None:
         if isinstance(event, HostsChanged):
             self._hosts, self._failed, self._losses, self._was_connected = event.hosts, None, 0, True
         elif isinstance(event, BridgeFailed):

@@ -18,33 +18,32 @@ class _BridgeLine(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class StartJudge(_BridgeLine):
+class _OfProcess(_BridgeLine):
+    device: str
+    number: int
+    """The client's number of a judge process; all orders to it and its events name it."""
+
+
+class StartJudge(_OfProcess):
     """To the bridge: start the judge process of a device."""
 
     do: Literal["start"] = "start"
-    device: str
-    number: int
-    """The client's number of this process; later orders and events name it."""
 
 
-class SendRequest(_BridgeLine):
+class SendRequest(_OfProcess):
     """To the bridge, and with `parcel` to the judge's host: pass a request to a judge process."""
 
     do: Literal["send"] = "send"
-    device: str
-    number: int
     line: str
     """The request, with directories of the head."""
     parcel: Parcel | None = None
     """Content of these directories."""
 
 
-class EndJudge(_BridgeLine):
+class EndJudge(_OfProcess):
     """To the bridge: end a judge process, immediately if `kill`."""
 
     do: Literal["end"] = "end"
-    device: str
-    number: int
     kill: bool = False
 
 
@@ -55,21 +54,17 @@ class HostsChanged(_BridgeLine):
     hosts: tuple[HostStatus, ...]
 
 
-class JudgeWrote(_BridgeLine):
+class JudgeWrote(_OfProcess):
     """From a judge's host, through the bridge: a line of a judge process."""
 
     event: Literal["wrote"] = "wrote"
-    device: str
-    number: int
     line: str
 
 
-class RemoteJudgeEnded(_BridgeLine):
+class RemoteJudgeEnded(_OfProcess):
     """From a judge's host, or from the bridge about it: a judge process has ended."""
 
     event: Literal["ended"] = "ended"
-    device: str
-    number: int
     reason: str
     wrong_protocol: bool = False
     exit_code: int = 0
@@ -113,10 +108,10 @@ class HostFacts(_BridgeLine):
     """True if the Ray node requires a token."""
 
 
-BridgeOrder = Annotated[StartJudge | SendRequest | EndJudge, Field(discriminator="do")]
-HostEvent = Annotated[JudgeWrote | RemoteJudgeEnded, Field(discriminator="event")]
-BridgeEvent = Annotated[HostsChanged | JudgeWrote | RemoteJudgeEnded | BridgeFailed, Field(discriminator="event")]
+BridgeOrder = StartJudge | SendRequest | EndJudge
+HostEvent = JudgeWrote | RemoteJudgeEnded
+BridgeEvent = HostsChanged | HostEvent | BridgeFailed
 
-BRIDGE_ORDERS: TypeAdapter[StartJudge | SendRequest | EndJudge] = TypeAdapter(BridgeOrder)
-HOST_EVENTS: TypeAdapter[JudgeWrote | RemoteJudgeEnded] = TypeAdapter(HostEvent)
-BRIDGE_EVENTS: TypeAdapter[HostsChanged | JudgeWrote | RemoteJudgeEnded | BridgeFailed] = TypeAdapter(BridgeEvent)
+BRIDGE_ORDERS: TypeAdapter[BridgeOrder] = TypeAdapter(Annotated[BridgeOrder, Field(discriminator="do")])
+HOST_EVENTS: TypeAdapter[HostEvent] = TypeAdapter(Annotated[HostEvent, Field(discriminator="event")])
+BRIDGE_EVENTS: TypeAdapter[BridgeEvent] = TypeAdapter(Annotated[BridgeEvent, Field(discriminator="event")])
