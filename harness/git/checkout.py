@@ -139,13 +139,12 @@ def refresh(checkout: Checkout, tip: str, scratch: Path) -> None:
     behind = checkout.behind()
     if not behind:
         return
-    tip_entries = tree_entries(checkout.git, tip, behind)
-    present = _index_entries(checkout.git, behind)
+    tip_entries, present = tree_entries(checkout.git, tip, behind), _index_entries(checkout.git, behind)
     remaining: Behind = {}
     changed: dict[str, tuple[str, str] | None] = {}
     sparse: list[str] = []
     for path, former in behind.items():
-        tip_entry, index_entry = tip_entries.get(path), present.get(path, _IndexEntry(None, None, skipped=False))
+        tip_entry, index_entry = tip_entries.get(path), present.get(path, _NO_ENTRY)
         replaceable: set[Blob] = {*former, tip_entry[1] if tip_entry else None}
         file_blobs = _contents(checkout.root / path)
         if path.startswith(f"{LEDGER}/") and not (index_entry.blob in replaceable and file_blobs & replaceable):
@@ -183,6 +182,9 @@ class _IndexEntry:
     mode: str | None
     blob: Blob
     skipped: bool
+
+
+_NO_ENTRY = _IndexEntry(None, None, skipped=False)
 
 
 def tree_entries(git: Git, commit: str, paths: Mapping[str, object]) -> dict[str, tuple[str, str]]:
@@ -285,9 +287,8 @@ def _replace_index(
         git.ask("update-index", "-q", "--really-refresh")  # a non-zero status only means that some files differ
         private.replace(checkout.index)
     except RepositoryError as error:
-        raise RepositoryError(
-            f"the checkout's index cannot be refreshed: {error.message}", where=error.where
-        ) from error
+        message = f"the checkout's index cannot be refreshed: {error.message}"
+        raise RepositoryError(message, where=error.where) from error
     finally:
         private.unlink(missing_ok=True)
 
@@ -324,7 +325,7 @@ def local_changes(checkout: Checkout, tip: str, directory: str) -> list[LocalCha
     changes = []
     for path in paths:
         tip_blob = tip_entries[path][1] if path in tip_entries else None
-        entry = index_entries.get(path, _IndexEntry(None, None, skipped=False))
+        entry = index_entries.get(path, _NO_ENTRY)
         expected = {tip_blob, *behind[path], *_once_held(checkout.git, tip, path)} if path in behind else {tip_blob}
         kind = _change_of(checkout.root / path, tip_blob, entry, expected)
         if kind is not None:
@@ -360,14 +361,12 @@ def state(checkout: Checkout, branch: str, tip: str) -> list[str]:
     behind = checkout.behind()
     if not behind or checkout.branch() != branch:
         return []
-    tip_entries = tree_entries(checkout.git, tip, behind)
-    index_entries = _index_entries(checkout.git, behind)
+    tip_entries, index_entries = tree_entries(checkout.git, tip, behind), _index_entries(checkout.git, behind)
     edited: list[str] = []
     stale: list[str] = []
     for path, former in behind.items():
         tip_blob = tip_entries[path][1] if path in tip_entries else None
-        ids = _contents(checkout.root / path)
-        index_blob = index_entries[path].blob if path in index_entries else None
+        ids, index_blob = _contents(checkout.root / path), index_entries.get(path, _NO_ENTRY).blob
         if tip_blob in ids and index_blob == tip_blob:
             continue
         (stale if (ids & {tip_blob, *former}) and index_blob in {tip_blob, *former} else edited).append(path)

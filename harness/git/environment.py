@@ -146,13 +146,9 @@ class Git:
         Raises:
             RepositoryError: git is missing, or did not end within `deadline_s`.
         """
-        return run_git(
-            self.command(*arguments),
-            environment=self.environment(extra),
-            directory=self.work_tree or self.git_dir,
-            stdin=stdin,
-            deadline_s=deadline_s,
-        )
+        command, environment = self.command(*arguments), self.environment(extra)
+        directory = self.work_tree or self.git_dir
+        return run_git(command, environment=environment, directory=directory, stdin=stdin, deadline_s=deadline_s)
 
     def run(self, *arguments: str, stdin: bytes = b"") -> GitAnswer:
         """Run a command that must succeed, and return its output.

@@ -24,6 +24,7 @@ from harness.workspace.directories import Workspace
 MAX_SOLUTION_BYTES = 16 << 20
 _PLAIN = ("100644", "100755")
 _LISTED = 8
+_WRITE_SOLUTION = "write solution.yaml and its sources there"
 
 
 def whole_message(text: str, trailers: Mapping[str, str]) -> str:
@@ -134,17 +135,12 @@ def _tree_with(private: Git, solution: str) -> tuple[str, str]:
     """Return the ids of the whole tree with the worktree's solution, and of the solution's own tree."""
     root = private.work_tree
     if root is None or not (root / solution).is_dir() or (root / solution).is_symlink():
-        raise RepositoryError(
-            "there is no solution", where=solution, remedy="write solution.yaml and its sources there"
-        )
+        raise RepositoryError("there is no solution", where=solution, remedy=_WRITE_SOLUTION)
     private_index.add_all(private, solution)
-    rows = [
-        row.split("\t", 1) for row in private.run("ls-files", "--stage", "-z", "--", solution).text.split("\0") if row
-    ]
+    listing = private.run("ls-files", "--stage", "-z", "--", solution).text
+    rows = [row.split("\t", 1) for row in listing.split("\0") if row]
     if not rows:
-        raise RepositoryError(
-            "the solution is empty", where=solution, remedy="write solution.yaml and its sources there"
-        )
+        raise RepositoryError("the solution is empty", where=solution, remedy=_WRITE_SOLUTION)
     unfit = [name for facts, name in rows if facts.split()[0] not in _PLAIN]
     if unfit:
         raise RepositoryError(f"{unfit[0]} is no plain file: links and repositories cannot be judged", where=solution)

@@ -105,9 +105,8 @@ def remove(workspace: Workspace, git: Git, place: Place, *, force: bool) -> None
             unsaved = _unsaved(tree, tip)
             unmerged_count = count_unmerged(git, branch) if branch and tip else 0
             losses = [f"unsaved: {', '.join(unsaved[:_LISTED])}"] if unsaved else []
-            losses += (
-                [f"{unmerged_count} commits of {branch} that no other branch has merged"] if unmerged_count else []
-            )
+            if unmerged_count:
+                losses.append(f"{unmerged_count} commits of {branch} that no other branch has merged")
             if losses:
                 raise RepositoryError(
                     f"work would be lost: {'; '.join(losses)}",
