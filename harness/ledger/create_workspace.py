@@ -88,8 +88,8 @@ def create_workspace(
     added = sorted(new_files)
     for suite in dict.fromkeys(name.partition("/")[0] for name in shipped.files):
         if not (root / PROBLEMS / suite).exists():
-            files_of_suite = {name: data for name, data in shipped.files.items() if name.startswith(f"{suite}/")}
-            new_files |= {f"{PROBLEMS}/{name}": content for name, content in files_of_suite.items()}
+            files_of_suite = (name for name in shipped.files if name.startswith(f"{suite}/"))
+            new_files |= {f"{PROBLEMS}/{name}": shipped.files[name] for name in files_of_suite}
             added.append(f"{PROBLEMS}/{suite}/")
     if new_files:
         with Repo(workspace) as repo:

@@ -105,11 +105,8 @@ class Index:
 
         Without the record, or if no commit follows, a refresh only costs more.
         """
-        rows = [
-            (file.path, file.old, file.new, file.bytes, file.sha256, _hashes(file.appended))
-            for file in files
-            if parse_ledger_file(file.path)
-        ]
+        of_entries = (file for file in files if parse_ledger_file(file.path))
+        rows = [(file.path, file.old, file.new, file.bytes, file.sha256, _hashes(file.appended)) for file in of_entries]
         with self._lock, contextlib.suppress(_Stale, sqlite3.Error, ConfigurationError):
             lock = file_lock(self._path.with_name("index.lock"), wait_s=_BUSY_S, owner="index note")
             with lock, self._connection() as database:
@@ -136,7 +133,7 @@ class Index:
             judge: the judge version.
         """
         where = "tree = ? AND problem_digest = ? AND target = ? AND judge = ? AND kind = 'evaluation'"
-        return next(iter(self.select(f"WHERE {where} LIMIT 1", (tree, problem_digest, target, judge))), None)
+        return self._first(f"WHERE {where} LIMIT 1", (tree, problem_digest, target, judge))
 
     def has_older_protocol(self, run: str, protocol: int) -> bool:
         """Return true if a run has entries of an earlier judge protocol.
@@ -179,8 +176,7 @@ class Index:
             judge: the judge version.
         """
         where = "problem = ? AND problem_digest = ? AND target = ? AND judge = ? AND kind = 'baseline'"
-        query = f"WHERE {where} ORDER BY seq DESC LIMIT 1"
-        return next(iter(self.select(query, (problem, problem_digest, target, judge))), None)
+        return self._first(f"WHERE {where} ORDER BY seq DESC LIMIT 1", (problem, problem_digest, target, judge))
 
     def rows(
         self,
@@ -214,7 +210,7 @@ class Index:
             problem: the problem's key, `suite/name`.
             seq: the entry's number in its file.
         """
-        return next(iter(self.select("WHERE problem = ? AND seq = ?", (problem, seq))), None)
+        return self._first("WHERE problem = ? AND seq = ?", (problem, seq))
 
     def entry(self, problem: str, seq: int) -> Entry | None:
         """Return one whole entry, or None.
@@ -275,6 +271,9 @@ class Index:
         """
         sql = f"SELECT {_NAMES} FROM entries {clause}"  # noqa: S608 - the index' own column names
         return [Row(*columns) for columns in self.query(sql, values)]
+
+    def _first(self, clause: str, values: Values) -> Row | None:
+        return next(iter(self.select(clause, values)), None)
 
     def _connection(self) -> sqlite3.Connection:
         """Return the database, opened again if another process has replaced it.

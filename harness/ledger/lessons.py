@@ -94,13 +94,9 @@ def champion_lessons(problem: str, rows: Sequence[Row], messages: Mapping[str, s
 
 def _later(row: Row, rows: Sequence[Row]) -> list[Row]:
     """Return the later measurements of the same solution of the same problem."""
-    return [
-        later
-        for later in rows
-        if later.kind in _MEASURED
-        and later.seq > row.seq
-        and (later.tree, later.problem_digest, later.target) == (row.tree, row.problem_digest, row.target)
-    ]
+    solution = (row.tree, row.problem_digest, row.target)
+    later_rows = [later for later in rows if later.kind in _MEASURED and later.seq > row.seq]
+    return [later for later in later_rows if (later.tree, later.problem_digest, later.target) == solution]
 
 
 def _is_measured_otherwise(row: Row, rows: Sequence[Row]) -> bool:

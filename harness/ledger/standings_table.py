@@ -12,6 +12,9 @@ from harness.model.weaknesses import for_scripts as weaknesses_for_scripts
 from harness.model.weaknesses import weakness_legend, weakness_mark
 
 _NAMED = 3
+_COUNTS = (
+    "evaluations", "verdicts", "workers", "duplicates", "near_duplicates", "answered_from_ledger", "since_gain",
+)  # fmt: skip
 HEADINGS = ("problem", "baseline", "best", "speed-up [95 %]", "score", "verdicts", "entries")
 
 
@@ -62,13 +65,7 @@ def for_scripts(standing: Standing) -> dict[str, Any]:
         "champion": _candidate(standing.champion),
         "best": _candidate(standing.best),
         "outdated": [_candidate(row) for row in standing.outdated],
-        "evaluations": standing.evaluations,
-        "verdicts": dict(standing.verdicts),
-        "workers": dict(standing.workers),
-        "duplicates": standing.duplicates,
-        "near_duplicates": standing.near_duplicates,
-        "answered_from_ledger": standing.answered_from_ledger,
-        "since_gain": standing.since_gain,
+        **{name: getattr(standing, name) for name in _COUNTS},
         "cost_s": round(standing.cost_s, 3),
         "entries": standing.entries,
         "last_at": standing.last_at,
