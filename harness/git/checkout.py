@@ -27,6 +27,7 @@ from harness.formats.bounded import load_json_file
 from harness.git.environment import Git, checked_out_branch
 from harness.git.tree_ids import blob_id
 from harness.model.paths import LEDGER
+from harness.model.truncate import first_names
 from harness.workspace.files import atomic_write
 from harness.workspace.process_identity import start_ticks
 
@@ -373,21 +374,16 @@ def state(checkout: Checkout, branch: str, tip: str) -> list[str]:
     sentences = []
     if edited:
         sentences.append(
-            f"{_names(edited)}: changed in {checkout.root} by a person, so kept; {branch} has a newer version. "
-            f"See both with `git diff HEAD`; take {branch}'s with `git checkout HEAD -- {_arguments(edited)}`."
+            f"{first_names(edited, _SHOWN)}: changed in {checkout.root} by a person, so kept; {branch} has a newer "
+            f"version. See both with `git diff HEAD`; take {branch}'s with `git checkout HEAD -- {_arguments(edited)}`."
         )
     if stale:
         sentences.append(
-            f"{_names(stale)}: {checkout.root} shows an older version than {branch}, because its index was locked "
-            f"(or the harness was killed). The next commit of the harness updates it, or "
+            f"{first_names(stale, _SHOWN)}: {checkout.root} shows an older version than {branch}, because its index "
+            f"was locked (or the harness was killed). The next commit of the harness updates it, or "
             f"`git checkout HEAD -- {_arguments(stale)}`. If no git command runs, remove {checkout.index}.lock first."
         )
     return sentences
-
-
-def _names(paths: Sequence[str]) -> str:
-    hidden = len(paths) - _SHOWN
-    return ", ".join(paths[:_SHOWN]) + (f" and {hidden} more" if hidden > 0 else "")
 
 
 def _arguments(paths: Sequence[str]) -> str:

@@ -19,6 +19,7 @@ from harness.git.environment import Git
 from harness.git.worktree_places import Place, Worktree
 from harness.model.paths import WORKTREE_FORM, solution_path
 from harness.model.printable import printable
+from harness.model.truncate import first_names
 from harness.workspace.directories import Workspace
 
 MAX_SOLUTION_BYTES = 16 << 20
@@ -54,14 +55,7 @@ class Submission:
 
 
 def commit_solution(
-    workspace: Workspace,
-    git: Git,
-    worktree: Path,
-    problem: str,
-    target: str,
-    message: str,
-    *,
-    even_if_unchanged: bool,
+    workspace: Workspace, git: Git, worktree: Path, problem: str, target: str, message: str, *, even_if_unchanged: bool
 ) -> Submission:
     """Commit a worktree's solution on its branch; see `Repo.commit_solution`.
 
@@ -123,9 +117,8 @@ def _checked_worktree(workspace: Workspace, worktree: Path, problem: str) -> Wor
 def _refuse_changes_outside(private: Git, tree: Worktree, solution: str) -> None:
     outside = [path for path in private_index.changes(private) if not path.startswith(f"{solution}/")]
     if outside:
-        shown = ", ".join(outside[:_LISTED]) + (f" and {len(outside) - _LISTED} more" if len(outside) > _LISTED else "")
         raise RepositoryError(
-            f"files outside {solution}/ changed: {shown}",
+            f"files outside {solution}/ changed: {first_names(outside, _LISTED)}",
             where=str(tree.path),
             remedy="move new files into the solution and restore the other files",
         )

@@ -8,6 +8,7 @@ from typing import Any
 from harness.ledger.entry_rows import Row
 from harness.ledger.standings import Standing
 from harness.model.printable import markdown_text, printable
+from harness.model.truncate import first_names
 from harness.model.weaknesses import for_scripts as weaknesses_for_scripts
 from harness.model.weaknesses import weakness_legend, weakness_mark
 
@@ -112,10 +113,8 @@ def outdated_note(standings: Sequence[Standing]) -> list[str]:
     waiting = [standing for standing in standings if standing.outdated]
     if not waiting:
         return []
-    named = ", ".join(
-        f"{standing.problem} seq {', '.join(str(row.seq) for row in standing.outdated)}"
-        for standing in waiting[:_NAMED]
-    ) + (f" and {len(waiting) - _NAMED} more" if len(waiting) > _NAMED else "")
+    names = [f"{standing.problem} seq {', '.join(str(row.seq) for row in standing.outdated)}" for standing in waiting]
+    named = first_names(names, _NAMED)
     older = max(row.judge_protocol or 0 for standing in waiting for row in standing.outdated)
     reason = f"of judge protocol {older}, so they do not count: numbers of different judge protocols are not compared"
     return [f"to be measured again: {named}: {reason}. `harness start` measures them before other candidates"]
