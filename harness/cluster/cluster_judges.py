@@ -26,7 +26,7 @@ from harness.cluster.messages import (
     SendRequest,
     StartJudge,
 )
-from harness.errors import EXIT_HOST_FAULT, ConfigurationError, HarnessError
+from harness.errors import ConfigurationError, HarnessError
 from harness.formats.bounded import load_json
 from harness.model.config import Config
 from harness.model.process_status import HostStatus
@@ -74,7 +74,8 @@ class RemoteJudge:
         try:
             order = SendRequest(device=self._device, number=self.number, line=line.decode(), parcel=parcel_of(line))
         except (HarnessError, OSError) as error:
-            self.take_in(_lost(self._device, self.number, f"was given up because its request cannot be read: {error}"))
+            reason = f"was given up because its request cannot be read: {error}"
+            self.take_in(RemoteJudgeEnded.by_host(self._device, self.number, reason))
             return
         self._send_order(order)
 
@@ -201,7 +202,7 @@ class ClusterJudges:
                 self._running[device] = judge
                 connected = self._process is not None
             if not connected:
-                judge.take_in(_lost(device, number, _UNCONNECTED))
+                judge.take_in(RemoteJudgeEnded.by_host(device, number, _UNCONNECTED))
             return judge
 
         return JudgeClient(device, (), log_file, self._post, target=self._config.target, launch=launch)
@@ -266,12 +267,7 @@ class ClusterJudges:
         with self._lock:
             running, self._running, self._process = self._running, {}, None
         for device, judge in running.items():
-            judge.take_in(_lost(device, judge.number, _UNCONNECTED))
-
-
-def _lost(device: str, number: int, reason: str) -> RemoteJudgeEnded:
-    """Return the end of a process that its candidate did not cause."""
-    return RemoteJudgeEnded(device=device, number=number, reason=reason, exit_code=EXIT_HOST_FAULT)
+            judge.take_in(RemoteJudgeEnded.by_host(device, judge.number, _UNCONNECTED))
 
 
 def parcel_of(line: bytes) -> Parcel:

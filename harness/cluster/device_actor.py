@@ -16,7 +16,6 @@ from harness.cluster.host_facts import CPU_JUDGE
 from harness.cluster.judge_host import FETCH_S, JudgeHost
 from harness.cluster.manifests import Parcel
 from harness.cluster.messages import HOST_EVENTS, BridgeOrder, HostEvent, RemoteJudgeEnded, SendRequest, StartJudge
-from harness.errors import EXIT_HOST_FAULT
 from harness.formats.bounded import load_json
 from harness.model.config import SandboxKind
 
@@ -168,7 +167,7 @@ class DeviceActor:
         self._lost(number, _reason(self._host, error))
 
     def _lost(self, number: int, reason: str) -> None:
-        self._pass_on(RemoteJudgeEnded(device=self._device, number=number, reason=reason, exit_code=EXIT_HOST_FAULT))
+        self._pass_on(RemoteJudgeEnded.by_host(self._device, number, reason))
 
 
 def blob_places(parcel: Parcel, line: str) -> dict[str, tuple[Path, int]]:

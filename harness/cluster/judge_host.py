@@ -18,7 +18,7 @@ from pathlib import Path
 from harness.cluster.content_store import LEAST_FREE_BYTES, ContentStore
 from harness.cluster.manifests import Parcel
 from harness.cluster.messages import HostEvent, JudgeWrote, RemoteJudgeEnded, SendRequest
-from harness.errors import EXIT_HOST_FAULT, EXIT_OUT_OF_MEMORY, HarnessError
+from harness.errors import EXIT_OUT_OF_MEMORY, HarnessError
 from harness.formats.bounded import load_json
 from harness.model.config import SandboxKind
 from harness.model.judging import DeviceRecord, JudgeAnswer, JudgeReady
@@ -114,9 +114,9 @@ class JudgeHost:
             command = judge_command(self._local_device, self._cache / "judge", sandbox)
             process.judge = LocalJudge(self._device, command, number, self._log, self._take_in)
         except HarnessError as error:
-            self._append(self._lost(number, str(error)))
+            self._append(RemoteJudgeEnded.by_host(self._device, number, str(error)))
         except OSError as error:
-            self._append(self._lost(number, f"the judge cannot be started: {error}"))
+            self._append(RemoteJudgeEnded.by_host(self._device, number, f"the judge cannot be started: {error}"))
 
     def send(self, order: str) -> None:
         """Create the directories of a request, and pass it to its process."""
@@ -159,7 +159,8 @@ class JudgeHost:
                 if (left_s := until - time.monotonic()) <= 0:
                     return []
                 self._changed.wait(left_s)
-        return [self._lost(number, "this host has lost its judge process").model_dump_json()]
+        ended = RemoteJudgeEnded.by_host(self._device, number, "this host has lost its judge process")
+        return [ended.model_dump_json()]
 
     def close(self) -> None:
         """End the present process, if any, and wait for its end."""
@@ -199,7 +200,7 @@ class JudgeHost:
     def _ended(self, notice: JudgeEnded) -> RemoteJudgeEnded:
         process, code = self._process, notice.exit_code
         if process is not None and process.fault is not None:
-            return self._lost(notice.process_number, process.fault)
+            return RemoteJudgeEnded.by_host(self._device, notice.process_number, process.fault)
         if process is not None and code == _SIGKILL and oom_kills() > process.oom_kills:
             code = EXIT_OUT_OF_MEMORY
         return RemoteJudgeEnded(
@@ -210,10 +211,6 @@ class JudgeHost:
             exit_code=code,
             log=_tail(self._log, process.log_from if process is not None else 0),
         )
-
-    def _lost(self, number: int, reason: str) -> RemoteJudgeEnded:
-        """Return the end of a process by a fault of this host."""
-        return RemoteJudgeEnded(device=self._device, number=number, reason=reason, exit_code=EXIT_HOST_FAULT)
 
     def _append(self, event: HostEvent) -> None:
         with self._changed:

@@ -6,11 +6,12 @@ serialisation.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from harness.cluster.manifests import Parcel
+from harness.errors import EXIT_HOST_FAULT
 from harness.model.process_status import HostStatus
 
 
@@ -70,6 +71,17 @@ class RemoteJudgeEnded(_OfProcess):
     exit_code: int = 0
     log: str = ""
     """The last lines of the process on stderr."""
+
+    @classmethod
+    def by_host(cls, device: str, number: int, reason: str) -> Self:
+        """Return the end of a process by a fault of its host or of the cluster, which its candidate did not cause.
+
+        Args:
+            device: the device's name in the cluster.
+            number: the client's number of the process.
+            reason: continues a sentence about the judge.
+        """
+        return cls(device=device, number=number, reason=reason, exit_code=EXIT_HOST_FAULT)
 
 
 class BridgeFailed(_BridgeLine):
