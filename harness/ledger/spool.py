@@ -297,23 +297,14 @@ def _write(fd: int, data: bytes, offset: int) -> None:
 
 
 def _unwritable(directory: Path, error: OSError) -> LedgerError:
+    message = f"the ledger's spool cannot be written ({error.strerror or error})"
+    remedy = "repair the disk or file system, then restart: all earlier entries are safe"
     if error.errno in _FULL:
-        return LedgerError(
-            f"no space left to write the ledger's spool ({error.strerror}); no part of the entry is stored",
-            where=str(directory),
-            remedy="free some space (`df -h` shows where), then restart: all earlier entries are safe",
-        )
-    if error.errno in {errno.EROFS, errno.EACCES, errno.EPERM}:
-        return LedgerError(
-            f"the ledger's spool cannot be written ({error.strerror})",
-            where=str(directory),
-            remedy=f"make it writable for this user: `ls -ld '{directory}'` shows who may",
-        )
-    return LedgerError(
-        f"the ledger's spool cannot be written ({error.strerror or error})",
-        where=str(directory),
-        remedy="repair the disk or file system, then restart: all earlier entries are safe",
-    )
+        message = f"no space left to write the ledger's spool ({error.strerror}); no part of the entry is stored"
+        remedy = "free some space (`df -h` shows where), then restart: all earlier entries are safe"
+    elif error.errno in {errno.EROFS, errno.EACCES, errno.EPERM}:
+        remedy = f"make it writable for this user: `ls -ld '{directory}'` shows who may"
+    return LedgerError(message, where=str(directory), remedy=remedy)
 
 
 def still_to_commit(file: str, records: Sequence[Record], content: bytes | None) -> list[Record]:

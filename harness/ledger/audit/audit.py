@@ -13,7 +13,7 @@ from harness.formats.ledger_heads import Head, end_of, heads_format, read_heads
 from harness.formats.ledger_versions import in_newest_format
 from harness.git.environment import EMAIL
 from harness.git.repo import Repo
-from harness.ledger.audit.entries import entry_faults
+from harness.ledger.audit.entries import Origins, entry_faults
 from harness.ledger.audit.history import (
     FormerHead,
     authors,
@@ -23,7 +23,6 @@ from harness.ledger.audit.history import (
     pushed_copy,
     replaced_history,
 )
-from harness.ledger.audit.origins import Origins
 from harness.ledger.ledger import coordination_branch
 from harness.ledger.spool import Record, read_all
 from harness.model.champions import counts
