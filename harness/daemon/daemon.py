@@ -18,7 +18,7 @@ from harness.daemon.attempts import Attempts, Loss
 from harness.daemon.check_orders import CheckOrders
 from harness.daemon.device_judges import DeviceJudges
 from harness.daemon.disk_watch import DiskWatch
-from harness.daemon.dispatch import Decided, JobPlanner, Outdated, Work, baseline_identity_of, job_identity
+from harness.daemon.dispatch import Decided, JobPlanner, Work, baseline_identity_of, job_identity
 from harness.daemon.drafts import baseline_draft
 from harness.daemon.due_work import DueWork
 from harness.daemon.lost_work import LostWork, PostponedWork
@@ -250,7 +250,7 @@ class Daemon:
         except (HarnessError, OSError):
             self._queue.put_back(job)
             raise
-        if isinstance(plan, Outdated):
+        if plan is None:  # the next scan of the refs queues the candidate again, if the problem can be judged
             self._queue.finish(job)
             self._due_work.forget()
             self._scan_at = 0.0

@@ -58,14 +58,6 @@ class Decided:
 
 
 @dataclass(frozen=True)
-class Outdated:
-    """The problem has changed since the job was queued: remove the job and scan the refs again."""
-
-
-Plan = Ask | Decided | Outdated
-
-
-@dataclass(frozen=True)
 class Work:
     """The present work of a judge: a job, or a baseline for it."""
 
@@ -96,8 +88,8 @@ class JobPlanner:
     _baselines: dict[str, tuple[Row, Entry]] = field(default_factory=dict)
     """Problem -> its last used baseline entry: a read takes milliseconds."""
 
-    def plan(self, job: Job, commit: str, judge: JudgeReady) -> Plan:
-        """Return the plan of a job for a judge that is ready.
+    def plan(self, job: Job, commit: str, judge: JudgeReady) -> Ask | Decided | None:
+        """Return the plan of a job for a judge that is ready; None if the problem has changed since it was queued.
 
         Args:
             job: the job.
@@ -110,9 +102,9 @@ class JobPlanner:
         try:
             problem = self.snapshots.problem(commit, job.key.problem)
         except (FormatError, RepositoryError):
-            return Outdated()  # the next scan of the refs reports the error
+            return None  # the next scan of the refs reports the error
         if problem.digest != job.key.problem_digest or judge.environment.judge != job.key.judge:
-            return Outdated()
+            return None
         row = self.index.find_baseline(problem.key, problem.digest, job.key.target, job.key.judge)
         baseline = self._entry_of(row) if row else None
         if baseline is None:
@@ -162,14 +154,14 @@ class JobPlanner:
             self._baselines[row.problem] = row, entry
         return entry
 
-    def _plan_baseline(self, job: Job, problem: Problem, judge: JudgeReady) -> Plan:
+    def _plan_baseline(self, job: Job, problem: Problem, judge: JudgeReady) -> Ask | Decided:
         losses = self.attempts.losses(baseline_identity_of(job))
         if len(losses) >= MAX_LOSSES:
             return Decided(lost_baseline_draft(self.config.run, job.key, judge, losses), of_baseline=True)
         more_variants = self.config.judge.more_baselines
         return Ask(self._request(problem, job.key.target, kind="baseline", more_variants=more_variants), problem)
 
-    def _plan_candidate(self, job: Job, problem: Problem, baseline: Entry, judge: JudgeReady) -> Plan:
+    def _plan_candidate(self, job: Job, problem: Problem, baseline: Entry, judge: JudgeReady) -> Ask | Decided:
         def decided(verdict: Verdict, reason: str, language: str = "") -> Decided:
             of = len(problem.workloads)
             cites = job.cites if job.kind == "confirmation" else baseline.seq

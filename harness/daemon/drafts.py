@@ -139,16 +139,9 @@ def unjudged_draft(
 
 def champion_draft(confirmation: Entry) -> EntryDraft:
     """Return the entry that makes a confirmed candidate the champion."""
-    return EntryDraft(
-        kind=EntryKind.CHAMPION,
-        run=confirmation.run,
-        problem=confirmation.problem,
-        problem_digest=confirmation.problem_digest,
-        target=confirmation.target,
-        cites=confirmation.seq,
-        candidate=confirmation.candidate,
-        summary=confirmation.summary,
-    )
+    names = ("run", "problem", "problem_digest", "target", "candidate", "summary")
+    fields = {name: getattr(confirmation, name) for name in names}
+    return EntryDraft(kind=EntryKind.CHAMPION, cites=confirmation.seq, **fields)
 
 
 def candidate(job: Job, language: str) -> Candidate:

@@ -80,12 +80,7 @@ BeforeMove = Callable[[Sequence[AppendedFile]], None]
 
 
 def commit(
-    writer: Writer,
-    branch: str,
-    change: Change | Build,
-    message: str,
-    *,
-    before_move: BeforeMove | None = None,
+    writer: Writer, branch: str, change: Change | Build, message: str, *, before_move: BeforeMove | None = None
 ) -> str:
     """Commit `change` on top of `branch` and refresh the checkout.
 

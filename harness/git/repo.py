@@ -400,18 +400,14 @@ def requirements(workspace: Workspace) -> list[str]:
     file = str(workspace.git_common_dir / "config")
     answer = Git(workspace.git_common_dir).ask("config", "--file", file, "--get-regexp", r"^extensions\.|^core\.bare$")
     settings = dict(line.lower().partition(" ")[::2] for line in answer.text.splitlines())
-    problems = []
-    if settings.get("extensions.refstorage", "files") != "files":
-        problems.append(
-            "refs are stored as reftable, which cannot be watched: `git refs migrate --ref-format=files` (git 2.46)"
-        )
-    if settings.get("extensions.objectformat", "sha1") != "sha1":
-        problems.append(
-            "object ids are SHA-256, which GitPython cannot read: create the workspace in a SHA-1 repository"
-        )
-    if settings.get("core.bare") == "true":
-        problems.append("the repository is bare: the workspace needs a checkout")
-    return problems
+    reftable = "refs are stored as reftable, which cannot be watched: `git refs migrate --ref-format=files` (git 2.46)"
+    sha256 = "object ids are SHA-256, which GitPython cannot read: create the workspace in a SHA-1 repository"
+    problems = {
+        reftable: settings.get("extensions.refstorage", "files") != "files",
+        sha256: settings.get("extensions.objectformat", "sha1") != "sha1",
+        "the repository is bare: the workspace needs a checkout": settings.get("core.bare") == "true",
+    }
+    return [sentence for sentence, applies in problems.items() if applies]
 
 
 def _commit(fields: Sequence[str]) -> Commit:

@@ -18,14 +18,7 @@ from harness.errors import RepositoryError
 from harness.failpoints import failpoint
 from harness.git.branch_commits import resolve
 from harness.git.environment import Git
-from harness.git.private_index import (
-    add_all,
-    changes,
-    drop_stale_lock,
-    install_index,
-    new_index,
-    restore_missing,
-)
+from harness.git.private_index import add_all, changes, drop_stale_lock, install_index, new_index, restore_missing
 from harness.git.worktree_places import (
     BEING_MADE,
     LOCK_S,
