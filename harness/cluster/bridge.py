@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import IO, Any
 
 from pydantic import BaseModel
@@ -42,8 +42,6 @@ class _Member:
 
     status: HostStatus
     queried_at: float
-    local_devices: dict[str, str] = field(default_factory=dict)
-    """Device in the cluster -> its name on the host."""
 
 
 class Bridge:
@@ -126,7 +124,7 @@ class Bridge:
         status = HostStatus(
             name=name, node=node.id, address=node.address, devices=tuple(local), refused=refused, **figures
         )
-        self._members[node.id] = _Member(status, time.monotonic(), local)
+        self._members[node.id] = _Member(status, time.monotonic())
         with self._lock:
             for device, local_device in local.items():
                 self._actors[device] = DeviceActor(
@@ -136,7 +134,7 @@ class Bridge:
 
     def _remove(self, node_id: str) -> bool:
         member = self._members.pop(node_id)
-        for device in member.local_devices:
+        for device in member.status.devices:
             with self._lock:
                 actor = self._actors.pop(device)
             actor.close(f"was lost: {member.status.name} has left the cluster")

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import logging
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from subprocess import PIPE, Popen
 from typing import IO
 
 from pydantic import BaseModel, ValidationError
 
-from harness.cluster.manifests import Parcel, data_files, manifest_of
+from harness.cluster.content import Parcel, data_files, manifest_of
 from harness.cluster.messages import (
     BRIDGE_EVENTS,
     BridgeEvent,
@@ -137,7 +137,7 @@ class ClusterJudges:
         """The present process of each device."""
         self._hosts: tuple[HostStatus, ...] = ()
         self._lock = threading.Lock()
-        self._process: subprocess.Popen[str] | None = None
+        self._process: Popen[str] | None = None
         self._reader: threading.Thread | None = None
         self._failed: BridgeFailed | None = None
         self._losses = 0
@@ -211,14 +211,7 @@ class ClusterJudges:
         log_file = self._workspace.logs / "cluster.log"
         log_file.parent.mkdir(parents=True, exist_ok=True)
         with log_file.open("ab") as log:
-            self._process = subprocess.Popen(
-                self._command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                start_new_session=True,
-            )
+            self._process = Popen(self._command, stdin=PIPE, stdout=PIPE, stderr=log, text=True, start_new_session=True)
         self._reader = threading.Thread(target=self._listen, args=(self._process,), name="cluster-bridge")
         self._reader.start()
 
@@ -232,7 +225,7 @@ class ClusterJudges:
         except (OSError, ValueError):
             logger.info("an order was not passed on: the bridge has ended")
 
-    def _listen(self, process: subprocess.Popen[str]) -> None:
+    def _listen(self, process: Popen[str]) -> None:
         """Process the bridge's events until it ends."""
         assert process.stdout is not None  # noqa: S101 - opened as a pipe
         with process.stdout as lines:

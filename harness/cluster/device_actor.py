@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from harness.cluster.connection import on_node
+from harness.cluster.content import Parcel
 from harness.cluster.host_facts import CPU_JUDGE
 from harness.cluster.judge_host import FETCH_S, JudgeHost
-from harness.cluster.manifests import Parcel
 from harness.cluster.messages import HOST_EVENTS, BridgeOrder, HostEvent, RemoteJudgeEnded, SendRequest, StartJudge
 from harness.formats.bounded import load_json
 from harness.model.config import SandboxKind

@@ -15,8 +15,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness.cluster.content_store import LEAST_FREE_BYTES, ContentStore
-from harness.cluster.manifests import Parcel
+from harness.cluster.content import LEAST_FREE_BYTES, ContentStore, Parcel
 from harness.cluster.messages import HostEvent, JudgeWrote, RemoteJudgeEnded, SendRequest
 from harness.errors import EXIT_OUT_OF_MEMORY, HarnessError
 from harness.formats.bounded import load_json

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from harness.cluster.manifests import Parcel
+from harness.cluster.content import Parcel
 from harness.errors import EXIT_HOST_FAULT
 from harness.model.process_status import HostStatus
 
