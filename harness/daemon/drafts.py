@@ -61,7 +61,7 @@ def lost_baseline_draft(run: str, key: Key, judge: JudgeReady, losses: Sequence[
 
 
 def judged_draft(
-    run: str, job: Job, language: str, answer: JudgeAnswer, baseline: Entry | None, source_hash: str | None = None
+    run: str, job: Job, language: str, answer: JudgeAnswer, baseline: Entry | None, source_hash: str
 ) -> EntryDraft:
     """Return the entry of a candidate's evaluation or confirmation, from the judge's answer.
 
@@ -112,10 +112,8 @@ def repeated_draft(job: Job, language: str, answer: JudgeAnswer, measured: Entry
     return EntryDraft(**fields | own)
 
 
-def _fingerprint(job: Job, answer: JudgeAnswer, source_hash: str | None) -> Fingerprint | None:
-    if job.kind != "evaluation" or (source_hash is None and answer.binary is None):
-        return None
-    return Fingerprint(source=source_hash, binary=answer.binary)
+def _fingerprint(job: Job, answer: JudgeAnswer, source_hash: str) -> Fingerprint | None:
+    return Fingerprint(source=source_hash, binary=answer.binary) if job.kind == "evaluation" else None
 
 
 def unjudged_draft(

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from subprocess import PIPE, Popen, TimeoutExpired
 
 from harness.errors import RepositoryError
 
@@ -183,14 +183,9 @@ def run_git(
         RepositoryError: git is missing, the directory does not exist, or the deadline has passed.
     """
     try:
-        process = subprocess.Popen(
-            command,
-            cwd=directory,
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,  # a process group of its own, which is ended as a whole
+        # It has a process group of its own, which is ended as a whole.
+        process = Popen(
+            command, cwd=directory, env=environment, stdin=PIPE, stdout=PIPE, stderr=PIPE, start_new_session=True
         )
     except FileNotFoundError as error:
         if not directory.is_dir():
@@ -199,7 +194,7 @@ def run_git(
     with process:
         try:
             stdout, stderr = process.communicate(stdin, timeout=deadline_s)
-        except subprocess.TimeoutExpired as error:
+        except TimeoutExpired as error:
             _end(process)
             raise RepositoryError(
                 f"git did not answer within {deadline_s:g} s: {' '.join(command)[-200:]}", where=str(directory)
@@ -210,13 +205,13 @@ def run_git(
     return GitAnswer(process.returncode, stdout, stderr.decode(errors="replace"))
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end(process: Popen[bytes]) -> None:
     """End git and its child processes: a filter or transport would keep the pipes open."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGTERM)
     try:
         process.communicate(timeout=_TERMINATE_S)
-    except subprocess.TimeoutExpired:
+    except TimeoutExpired:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.communicate()

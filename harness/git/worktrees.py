@@ -37,17 +37,6 @@ _REMOVED = ".gone."
 _LISTED = 8
 
 
-def count_unmerged(git: Git, branch: str) -> int:
-    """Return the number of commits of a branch that no other branch holds.
-
-    Args:
-        git: the repository.
-        branch: the branch's short name.
-    """
-    other_branches = (f"--exclude={branch}", "--branches", "--remotes")
-    return int(git.run("rev-list", "--count", f"refs/heads/{branch}", "--not", *other_branches).text)
-
-
 def add(workspace: Workspace, git: Git, place: Place, branch: str, base: str) -> Path:
     """Make, complete or repair a worktree; see `Repo.add_worktree`.
 
@@ -96,10 +85,11 @@ def remove(workspace: Workspace, git: Git, place: Place, *, force: bool) -> None
         branch, tip = _branch_and_tip(git, tree)
         if not force:
             unsaved = _unsaved(tree, tip)
-            unmerged_count = count_unmerged(git, branch) if branch and tip else 0
             losses = [f"unsaved: {', '.join(unsaved[:_LISTED])}"] if unsaved else []
-            if unmerged_count:
-                losses.append(f"{unmerged_count} commits of {branch} that no other branch has merged")
+            if branch and tip:
+                other_branches = (f"--exclude={branch}", "--branches", "--remotes")
+                count = git.run("rev-list", "--count", tip, "--not", *other_branches).text
+                losses += [f"{count} commits of {branch} that no other branch has merged"] if count != "0" else []
             if losses:
                 raise RepositoryError(
                     f"work would be lost: {'; '.join(losses)}",
