@@ -60,10 +60,10 @@ class Repo:
         Raises:
             RepositoryError: there is no such branch.
         """
-        header = self._objects.header(f"refs/heads/{branch}^{{commit}}")
-        if header is None:
+        oid = self._objects.id_of(f"refs/heads/{branch}^{{commit}}")
+        if oid is None:
             raise RepositoryError(f"there is no branch {branch}", where=str(self.workspace.root))
-        return header.oid
+        return oid
 
     def branches(self, prefix: str = "") -> dict[str, str]:
         """Return branch -> commit, of the branches whose names start with `prefix`."""
@@ -89,7 +89,7 @@ class Repo:
 
     def has_object(self, oid: str) -> bool:
         """Return whether the repository holds an object."""
-        return self._objects.header(oid) is not None
+        return self._objects.id_of(oid) is not None
 
     def tree_of(self, commit: str, path: str = "") -> str | None:
         """Return the id of the tree or blob at a path of a commit, or None.
@@ -98,8 +98,7 @@ class Repo:
             commit: a commit id or revision expression.
             path: relative to the repository's root; "" is the root tree.
         """
-        header = self._objects.header(name_in(commit, path))
-        return header.oid if header else None
+        return self._objects.id_of(name_in(commit, path))
 
     def read(self, commit: str, path: str) -> bytes | None:
         """Return a file's content in a commit, or None if there is no file at the path.

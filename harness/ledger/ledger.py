@@ -7,7 +7,6 @@ from the branch's content at the time of the commit.
 
 from __future__ import annotations
 
-import itertools
 import threading
 import time
 from collections import Counter
@@ -188,7 +187,7 @@ class Ledger:
             ) from error
         self._stack.enter_context(file_lock(directory / "lock", owner=f"harness {self._writer} (ledger)"))
         failpoint("ledger.after_lock")
-        self._spool = Spool.open(directory)
+        self._spool = Spool(directory)
         self._stack.callback(self._spool.close_segment)
         self.recovered += self._spool.recovered
         cut = self._repo.lost_appends(self._branch)
@@ -351,5 +350,5 @@ def _by_file(records: list[Record]) -> dict[str, list[Record]]:
 def _message(records: list[Record]) -> str:
     counts = Counter(record.file.removeprefix(f"{LEDGER}/").removesuffix(".yaml") for record in records)
     noun = "document" if len(records) == 1 else "documents"
-    lines = [f"{name}: {count}" for name, count in itertools.islice(sorted(counts.items()), 40)]
+    lines = [f"{name}: {count}" for name, count in sorted(counts.items())[:40]]
     return "\n".join([f"Enter {len(records)} ledger {noun}", "", *lines])

@@ -17,7 +17,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import LedgerError
@@ -53,34 +53,32 @@ class Record:
         return hash_of(self.raw)
 
 
-@dataclass
 class Spool:
-    """One writer's spool, open for appending. The caller holds the writer's lock."""
+    """One writer's spool, open for appending. The caller holds the writer's lock.
 
-    directory: Path
-    recovered: list[str] = field(default_factory=list)
-    """Sentences about torn tails that were cut when the spool was opened."""
-    _fd: int | None = None
-    _path: Path | None = None
-    _size: int = 0
-    _last: int = 0
+    Opening cuts torn tails; the next record starts a new segment.
 
-    @classmethod
-    def open(cls, directory: Path) -> Spool:
-        """Open a writer's spool: cut torn tails, and start a new segment with the next record.
+    Args:
+        directory: the spool's directory.
 
-        Raises:
-            LedgerError: the directory cannot be written, or whole records follow a damaged one.
-        """
-        spool = cls(directory)
+    Raises:
+        LedgerError: the directory cannot be written, or whole records follow a damaged one.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.recovered: list[str] = []
+        """Sentences about torn tails that were cut."""
+        self._fd: int | None = None
+        self._path: Path | None = None
+        self._size = self._last = 0
         try:
             directory.mkdir(parents=True, exist_ok=True)
             for path in segments(directory):
-                spool._last = int(path.stem)
-                spool._cut_torn_tail(path)
+                self._last = int(path.stem)
+                self._cut_torn_tail(path)
         except OSError as error:
             raise _unwritable(directory, error) from error
-        return spool
 
     def append(self, record: Record) -> None:
         """Write one record and fsync it. After an exception, no part of the record is stored.
@@ -90,10 +88,7 @@ class Spool:
         """
         frame = _frame(record)
         try:
-            if self._fd is None:
-                self._start_segment()
-            fd = self._fd
-            assert fd is not None  # noqa: S101 - set by _start_segment
+            fd = self._start_segment() if self._fd is None else self._fd
             os.ftruncate(fd, self._size)  # a failed append before this one may have left bytes
             failpoint("spool.before_write")
             _write(fd, frame[: len(frame) // 2], self._size)
@@ -127,7 +122,7 @@ class Spool:
             raise _unwritable(self.directory, error) from error
         failpoint("spool.after_drop")
 
-    def _start_segment(self) -> None:
+    def _start_segment(self) -> int:
         path = self.directory / f"{self._last + 1:08d}.spool"
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         self._fd, self._path = fd, path
@@ -136,6 +131,7 @@ class Spool:
         self._size = len(HEADER)
         self._last += 1
         failpoint("spool.after_new_segment")
+        return fd
 
     def _undo(self) -> None:
         """Remove the bytes of a failed append; if that fails, the next append or opening removes them."""
