@@ -95,7 +95,7 @@ class LostWork:
         of_host = lost.cause in {"host", "memory"}
         if of_host and not (self._postponed.postpone(work.identity) and lost.cause == "memory"):
             if not work.is_baseline:
-                self._queue.put_last(work.job)
+                self._queue.put_back(work.job, last=True)
             return
         self.put_back(work, Loss(how="deadline" if lost.cause == "deadline" else "ended", reason=lost.reason))
 

@@ -92,17 +92,17 @@ class EvaluationQueue:
         """Return the seconds since a job was added."""
         return time.monotonic() - self._added_at[job.kind, job.key]
 
-    def put_back(self, job: Job) -> None:
-        """Return a job in flight to the head of its lane, and its worker to the head of the turn."""
-        del self._in_flight[job.kind, job.key]
-        self._lanes.setdefault(job.worker, deque()).appendleft(job)
-        self._lanes.move_to_end(job.worker, last=False)
+    def put_back(self, job: Job, *, last: bool = False) -> None:
+        """Return a job in flight to the head of its lane, and its worker to the head of the turn.
 
-    def put_last(self, job: Job) -> None:
-        """Return a job in flight to the end of its lane, and its worker to the end of the turn."""
+        Args:
+            job: the job.
+            last: return both to the end instead.
+        """
         del self._in_flight[job.kind, job.key]
-        self._lanes.setdefault(job.worker, deque()).append(job)
-        self._lanes.move_to_end(job.worker)
+        lane = self._lanes.setdefault(job.worker, deque())
+        (lane.append if last else lane.appendleft)(job)
+        self._lanes.move_to_end(job.worker, last=last)
 
     def finish(self, job: Job) -> None:
         """Remove a job in flight: its outcome is in the ledger, or it no longer needs a judgement."""

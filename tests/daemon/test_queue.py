@@ -54,7 +54,7 @@ def test_a_job_that_is_put_last_comes_after_its_workers_others_and_after_other_w
         queue.add(job("w02", f"b{number}"))
     first = queue.take("cpu")
     assert first is not None
-    queue.put_last(first)
+    queue.put_back(first, last=True)
     assert not queue.add(first), "the queue still has its key"
     assert [candidate.key.tree for candidate in drain(queue)] == ["b0", "a1", "b1", "a0"]
 
