@@ -37,10 +37,8 @@ from harness.workspace.judge_endpoint import JudgeEnded, JudgeEndpoint, JudgeNot
 logger = logging.getLogger(__name__)
 
 _END_S = 5.0
-_RECONNECTING = "the connection to the Ray cluster was lost; it is made again"
 _NO_HOST = "no host of the cluster has a device for a judge: `ray start` on one (docs/how-to/cluster.md)"
 _UNCONNECTED = "was lost with the connection to the Ray cluster"
-_CONNECTING = "the connection to the Ray cluster at {address} is being made"
 
 
 class RemoteJudge:
@@ -160,7 +158,7 @@ class ClusterJudges:
         if self._failed is not None:
             return self._failed.message
         if not self._hosts:
-            return _CONNECTING.format(address=self._address)
+            return f"the connection to the Ray cluster at {self._address} is being made"
         refused = [f"{host.name}: {host.refused}" for host in self._hosts if host.refused]
         return f"every host is refused: {'; '.join(refused)}" if len(refused) == len(self._hosts) else _NO_HOST
 
@@ -256,7 +254,8 @@ class ClusterJudges:
         self._hosts = ()
         self._losses += 1
         self._start_at = time.monotonic() + min(FIRST_PAUSE_S * 2 ** (self._losses - 1), LONGEST_PAUSE_S)
-        self._failed = self._failed or BridgeFailed(message=_RECONNECTING)
+        lost = BridgeFailed(message="the connection to the Ray cluster was lost; it is made again")
+        self._failed = self._failed or lost
         with self._lock:
             running, self._running, self._process = self._running, {}, None
         for device, judge in running.items():

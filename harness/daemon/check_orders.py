@@ -17,7 +17,6 @@ from harness.workspace.judge_client import CheckAnswered, JudgeClient
 
 EVERY_S = 2.0
 """Least time between two checks of a worker. An earlier order waits."""
-_ONE_AT_A_TIME = "this worker already has a check in progress; wait for it"
 
 
 @dataclass
@@ -47,7 +46,7 @@ class CheckOrders:
             if order.id in self._in_progress or not fitting:
                 continue
             if order.worker in self._in_progress.values():
-                self.reply(order.id, CheckReply(error=_ONE_AT_A_TIME))
+                self.reply(order.id, CheckReply(error="this worker already has a check in progress; wait for it"))
             elif time.monotonic() >= self._not_before.get(order.worker, 0.0):
                 judge = min(fitting, key=lambda client: (len(client.checks), client.state == "busy"))
                 self._ask(judge, order)

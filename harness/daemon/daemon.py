@@ -54,9 +54,6 @@ _LONGEST_WAIT_S = 0.25
 """Longest time until a stop takes effect, in seconds."""
 LONGEST_FAULT_S = 300.0
 """With `once`, the daemon ends if a fault of this machine has prevented all answers for this time."""
-_REFS_MOVED = "refs"
-
-_Inbox = queue.SimpleQueue[JudgeNotice | str]
 
 
 class Daemon:
@@ -79,7 +76,7 @@ class Daemon:
         self._max_evaluations = max_evaluations
         self._metrics = metrics or DaemonMetrics()
         self._disk = DiskWatch((workspace.state, workspace.derived))
-        self._inbox: _Inbox = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[JudgeNotice | str] = queue.SimpleQueue()
         self._queue = EvaluationQueue()
         self._status = StatusWriter(workspace)
         self._recorder = Recorder(workspace, ledger, self._status)
@@ -92,7 +89,7 @@ class Daemon:
         self._after_entry = AfterEntry(self._recorder, self._queue, self._attempts, self._note_entry, evaluations_done)
         record_champion = self._after_entry.record_champion
         self._due_work = DueWork(config, repo, index, self._snapshots, self._queue, self._status, record_champion)
-        self._watcher = RefWatch(workspace.git_common_dir, lambda: self._inbox.put(_REFS_MOVED))
+        self._watcher = RefWatch(workspace.git_common_dir, lambda: self._inbox.put("refs have moved"))
         self._watching = False
         self._judges = DeviceJudges(open_judges(self._inbox.put))
         self._checks = CheckOrders(workspace, config, repo, self._snapshots)

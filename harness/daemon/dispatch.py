@@ -8,15 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from harness.daemon import drafts
 from harness.daemon.attempts import MAX_LOSSES, Attempts
-from harness.daemon.drafts import (
-    fastest,
-    judged_draft,
-    lost_baseline_draft,
-    repeated_draft,
-    unjudged_draft,
-    verdict_of_losses,
-)
 from harness.daemon.queue import Job, Key
 from harness.daemon.snapshots import Snapshots
 from harness.errors import FormatError, LedgerError, RepositoryError
@@ -138,11 +131,11 @@ class JobPlanner:
         """
         job, ask = work.job, work.ask
         if answer.measured:
-            return judged_draft(self.config.run, job, ask.language, answer, ask.baseline, ask.source_hash)
+            return drafts.judged_draft(self.config.run, job, ask.language, answer, ask.baseline, ask.source_hash)
         row = ask.known_binaries.get(answer.binary or "")
         with suppress(LedgerError):
             measured = self.index.entry(row.problem, row.seq) if row else None
-            return repeated_draft(job, ask.language, answer, measured, ask.source_hash) if measured else None
+            return drafts.repeated_draft(job, ask.language, answer, measured, ask.source_hash) if measured else None
         return None
 
     def _entry_of(self, row: Row) -> Entry | None:
@@ -157,7 +150,7 @@ class JobPlanner:
     def _plan_baseline(self, job: Job, problem: Problem, judge: JudgeReady) -> Ask | Decided:
         losses = self.attempts.losses(baseline_identity_of(job))
         if len(losses) >= MAX_LOSSES:
-            return Decided(lost_baseline_draft(self.config.run, job.key, judge, losses), of_baseline=True)
+            return Decided(drafts.lost_baseline_draft(self.config.run, job.key, judge, losses), of_baseline=True)
         more_variants = self.config.judge.more_baselines
         return Ask(self._request(problem, job.key.target, kind="baseline", more_variants=more_variants), problem)
 
@@ -165,9 +158,9 @@ class JobPlanner:
         def decided(verdict: Verdict, reason: str, language: str = "") -> Decided:
             of = len(problem.workloads)
             cites = job.cites if job.kind == "confirmation" else baseline.seq
-            return Decided(unjudged_draft(self.config.run, job, language, judge, verdict, reason, of, cites))
+            return Decided(drafts.unjudged_draft(self.config.run, job, language, judge, verdict, reason, of, cites))
 
-        variants = fastest(baseline.baselines)
+        variants = drafts.fastest(baseline.baselines)
         if baseline.verdict is not Verdict.PASSED or len(variants) < len(problem.workloads):
             reason = baseline.reason or "no correct baseline for every workload"
             return decided(Verdict.INVALID_REFERENCE, f"see the baseline, entry {baseline.seq}: {reason}")
@@ -177,7 +170,7 @@ class JobPlanner:
             return decided(unusable.verdict, unusable.reason, unusable.language)
         losses = self.attempts.losses(job_identity(job))
         if len(losses) >= MAX_LOSSES:
-            return decided(*verdict_of_losses(losses), solution.spec.language)
+            return decided(*drafts.verdict_of_losses(losses), solution.spec.language)
         known_binaries = self._known_binaries(job, solution.spec.language)
         request = self._request(
             problem,
@@ -185,7 +178,7 @@ class JobPlanner:
             kind=job.kind,
             solution_dir=str(solution.directory),
             baseline=variants,
-            sealed_baseline=fastest(baseline.sealed_baselines),
+            sealed_baseline=drafts.fastest(baseline.sealed_baselines),
             known_binaries={binary: Verdict(str(row.verdict)) for binary, row in known_binaries.items()},
         )
         return Ask(request, problem, solution.spec.language, baseline, source_hash(solution), known_binaries)

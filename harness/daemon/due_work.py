@@ -221,11 +221,9 @@ class DueWork:
         digest = self._digest(base, place.problem)
         moved = last_state is not None and last_state[1:] == state[1:]
         if not moved:
+            own, form = (place.problem, target), (digest, judge)
             self._queue.drop(
-                lambda job: (
-                    (job.key.problem, job.key.target) == (place.problem, target)
-                    and (job.key.problem_digest, job.key.judge) != (digest, judge)
-                )
+                lambda job: (job.key.problem, job.key.target) == own and (job.key.problem_digest, job.key.judge) != form
             )
         if digest is None:
             self._compared.pop((branch, target), None)  # dropped jobs are queued again once the problem can be judged
