@@ -15,7 +15,6 @@ from harness.workspace.files import file_lock
 LOCK_S = 60.0
 BEING_MADE = "kernel-harness: being made\n"
 """Content of git's `locked` file of a worktree until it is complete."""
-_OURS = "harness+"
 
 
 @dataclass(frozen=True)
@@ -126,7 +125,7 @@ def admin_dir_on_branch(workspace: Workspace, branch: str, *, besides: Path | No
 
 def listing(workspace: Workspace) -> list[WorktreeInfo]:
     """Return every worktree of the harness: those that git has a record of, and directories without a record."""
-    admins = sorted((workspace.git_common_dir / "worktrees").glob(f"{_OURS}*"))
+    admins = sorted((workspace.git_common_dir / "worktrees").glob("harness+*"))
     places = {(parts[1], f"{parts[2]}/{parts[3]}") for admin in admins if len(parts := admin.name.split("+")) == 4}
     for directory in workspace.worktrees.glob("*/*/*"):
         place = parse_worktree_path(directory.relative_to(workspace.root).as_posix())

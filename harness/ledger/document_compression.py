@@ -18,13 +18,12 @@ from typing import Any, Self
 
 Compressed = tuple[str, bytes]
 """SHA-256 of a document in hexadecimal digits, and the document compressed with zlib."""
-_LEVEL = 1
 _LENGTH_BYTES = 8
 
 
 def compress_all(documents: Sequence[bytes]) -> list[Compressed]:
     """Return the hash and the compressed bytes of each document."""
-    return [(hashlib.sha256(document).hexdigest(), zlib.compress(document, _LEVEL)) for document in documents]
+    return [(hashlib.sha256(document).hexdigest(), zlib.compress(document, level=1)) for document in documents]
 
 
 class DocumentCompressor:

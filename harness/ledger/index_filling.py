@@ -156,19 +156,13 @@ class _Filling:
         cut_off = shorter.intersection(repo.lost_appends(branch)) if shorter else set()
         for file in former_files.keys() - present.keys() - cut_off:
             self._forget(file, f"{file} is missing on the coordination branch: the index drops its entries")
-        changed = {
-            file: blob
-            for file, blob in sorted(present.items())
-            if file not in cut_off and (file not in former_files or former_files[file][0] != blob.id)
-        }
+        blob_ids = {file: former_blob for file, (former_blob, _, _) in former_files.items()}
+        readable = {file: blob for file, blob in sorted(present.items()) if file not in cut_off}
+        changed = {file: blob for file, blob in readable.items() if blob_ids.get(file) != blob.id}
         done, total = 0, sum(blob.bytes - int(former_files.get(file, (0, 0))[1]) for file, blob in changed.items())
         if total >= _MANY_BYTES:
             self._compress = self._stack.enter_context(DocumentCompressor()).compress
-        whole = [
-            file
-            for file, blob in changed.items()
-            if file not in former_files or not self._is_appended(file, str(former_files[file][0]), blob.id)
-        ]
+        whole = [file for file, blob in changed.items() if not self._is_appended(file, blob_ids.get(file), blob.id)]
         for file, content in self._contents(repo, tip, whole):
             blob = changed[file]
             _, start, digest = former_files.get(file, (None, 0, _NOTHING))
@@ -197,7 +191,7 @@ class _Filling:
                 following = self._pool.submit(repo.read, tip, files[number + 1]) if number + 1 < len(files) else None
             yield file, content or b""
 
-    def _is_appended(self, file: str, old: str, new: str) -> bool:
+    def _is_appended(self, file: str, old: str | None, new: str) -> bool:
         """Mark a file's spooled entries as committed if the writer has recorded its new version."""
         query = "SELECT bytes, digest, hashes FROM appended WHERE file = ? AND old = ? AND new = ?"
         noted = self._database.execute(query, (file, old, new)).fetchone()

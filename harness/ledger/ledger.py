@@ -33,7 +33,6 @@ _FLUSH_EVERY_S = 60.0
 _PAUSE_FACTOR = 10.0
 """A commit writes each changed ledger file whole: a large ledger is committed less often, a tenth of the time."""
 _LONGEST_PAUSE_S = 600.0
-_LEDGERS_OWN = ("format", "seq", "prev", "at")
 
 
 def utc_now() -> datetime:
@@ -130,7 +129,7 @@ class Ledger:
         """
         if self._writer != "planner" or not is_planner_file(file):
             raise LedgerError(f"the {self._writer} does not write {file}")
-        reserved = [key for key in _LEDGERS_OWN if key in record]
+        reserved = [key for key in ("format", "seq", "prev", "at") if key in record]
         if reserved:
             raise LedgerError(f"a record must not have {', '.join(reserved)}: the ledger sets it", where=file)
         with self._appending:

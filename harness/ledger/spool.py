@@ -137,7 +137,7 @@ class Spool:
         """Remove the bytes of a failed append; if that fails, the next append or opening removes them."""
         if self._fd is None:
             return
-        try:
+        with suppress(OSError):
             if self._size:
                 os.ftruncate(self._fd, self._size)
             else:  # the segment itself could not be started
@@ -145,8 +145,6 @@ class Spool:
                 self._fd = None
                 if self._path is not None:
                     self._path.unlink(missing_ok=True)
-        except OSError:
-            return
 
     def _cut_torn_tail(self, path: Path) -> None:
         """Cut a segment's torn tail, set it aside, and report it."""

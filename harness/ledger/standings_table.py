@@ -132,15 +132,9 @@ def _candidate(row: Row | None) -> dict[str, Any] | None:
     return {
         "seq": row.seq,
         "evaluation": row.cites if row.kind == "confirmation" else row.seq,
-        "commit": row.commit,
-        "tree": row.tree,
-        "worker": row.worker,
-        "latency_us": row.latency_us,
-        "speedup": row.speedup,
+        **{name: getattr(row, name) for name in ("commit", "tree", "worker", "latency_us", "speedup")},
         "speedup_ci95": None if row.speedup_ci95_low is None else [row.speedup_ci95_low, row.speedup_ci95_high],
-        "score": row.score,
-        "trust": row.trust,
-        "judge_protocol": row.judge_protocol,
+        **{name: getattr(row, name) for name in ("score", "trust", "judge_protocol")},
         "weaknesses": weaknesses_for_scripts(row.weaknesses),
         "at": row.at,
     }

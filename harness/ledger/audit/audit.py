@@ -13,16 +13,9 @@ from harness.formats.ledger_heads import Head, end_of, heads_format, read_heads
 from harness.formats.ledger_versions import in_newest_format
 from harness.git.environment import EMAIL
 from harness.git.repo import Repo
+from harness.ledger.audit import history
 from harness.ledger.audit.entries import Origins, entry_faults
-from harness.ledger.audit.history import (
-    FormerHead,
-    authors,
-    former_heads,
-    invented_beginnings,
-    late_commits,
-    pushed_copy,
-    replaced_history,
-)
+from harness.ledger.audit.history import FormerHead
 from harness.ledger.ledger import coordination_branch
 from harness.ledger.spool import Record, read_all
 from harness.model.champions import counts
@@ -107,19 +100,20 @@ def audit(
     result = Audit(branch, tip, files=len(chains.documents), spooled=chains.spooled, breaks=chains.breaks)
     cut = f"entries committed before are missing on {branch} (it was reset); the harness' next commit restores them"
     result.breaks += [Break(file, None, cut) for file in repo.lost_appends(branch) if file != HEADS]
-    copy = pushed_copy(repo, branch)
+    copy = history.pushed_copy(repo, branch)
     if copy is not None and copy[1] != tip:
         chain_breaks = {(break_.file, break_.seq) for break_ in chains.breaks}
-        copy_heads = former_heads(repo, copy[1])
+        copy_heads = history.former_heads(repo, copy[1])
         copy_breaks = former_heads_breaks(copy_heads, chains.documents, f"the copy at {copy[0]}, commit")
         result.breaks += [break_ for break_ in copy_breaks if (break_.file, break_.seq) not in chain_breaks]
     if copy is not None:
         result.checked.append(f"the copy at {copy[0]}: no head in its history is another here")
     shallow = repo.is_shallow()
     if not shallow:
-        replaced = [*replaced_history(repo, branch, tip, chains.former, copy), *invented_beginnings(repo, tip)]
+        replaced = list(history.replaced_history(repo, branch, tip, chains.former, copy))
+        replaced += history.invented_beginnings(repo, tip)
         result.breaks += [Break(f"{LEDGER}/", None, message) for message in replaced]
-        result.notes += late_commits(chains.former, chains.documents)
+        result.notes += history.late_commits(chains.former, chains.documents)
     result.breaks += _checkout_breaks(repo, branch)
     contents = _Contents(result, repo, tip, since, shallow=shallow)
     contents.check(chains.documents, progress or (lambda *_: None))
@@ -162,7 +156,7 @@ def read_chains(repo: Repo, commit: str, spooled: Sequence[Record] = ()) -> Chai
         result.breaks += breaks
         result.spooled += fresh
     result.breaks += _format_breaks(contents, heads_file, result.documents)
-    result.former = former_heads(repo, commit)
+    result.former = history.former_heads(repo, commit)
     result.breaks += former_heads_breaks(result.former, result.documents, "commit")
     return result
 
@@ -291,7 +285,7 @@ def _foreign_commits(repo: Repo, tip: str) -> list[str]:
     return [
         f"{count} {'commit' if count == 1 else 'commits'} on {LEDGER}/ by {author}, not by the harness: "
         f"`git log -p --author='{author}' -- {LEDGER}/`"
-        for author, count in sorted(authors(repo, tip, LEDGER).items())
+        for author, count in sorted(history.authors(repo, tip, LEDGER).items())
         if author != EMAIL
     ]
 

@@ -49,12 +49,8 @@ def choose(
     passed = (row for row in index.rows(target=target) if counts(row) and row.verdict == Verdict.PASSED)
     rows = [row for row in passed if row.speedup_ci95_low is not None]
     confirmed = {(row.problem, row.cites) for row in rows if row.kind == EntryKind.CONFIRMATION}
-    standing = [
-        row
-        for row in rows
-        if row.kind == EntryKind.CONFIRMATION
-        or (row.kind == EntryKind.EVALUATION and (row.problem, row.seq) not in confirmed)
-    ]
+    kinds = (EntryKind.EVALUATION, EntryKind.CONFIRMATION)
+    standing = [row for row in rows if row.kind in kinds and (row.problem, row.seq) not in confirmed]
     current = {problem: digest(problem) for problem in {row.problem for row in standing}}
     fit = [row for row in standing if row.problem_digest == current[row.problem]]
     if top:
