@@ -18,8 +18,8 @@ from harness.git.problem_digests import digest_at
 from harness.git.repo import Repo
 from harness.ledger.audit.audit import Audit
 from harness.ledger.audit.audit import audit as run_audit
+from harness.ledger.audit.history import since_when
 from harness.ledger.audit.rerun import Rerun, choose, compare, sessions_of
-from harness.ledger.audit.since import since_when
 from harness.ledger.index import Index
 from harness.model.config import Config
 from harness.model.entry import Entry

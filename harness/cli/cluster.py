@@ -26,7 +26,7 @@ def cluster_hosts(address: str) -> tuple[HostStatus, ...]:
     Raises:
         ConfigurationError: there is no such cluster, or it cannot be used.
     """
-    from harness.cluster.installed import require_ray
+    from harness.cluster.connection import require_ray
     from harness.cluster.messages import BRIDGE_EVENTS, BridgeFailed, HostsChanged
 
     require_ray()
@@ -68,7 +68,7 @@ def open_cluster(workspace: Workspace, config: Config, address: str) -> OpenJudg
         ConfigurationError: Ray is not installed.
     """
     from harness.cluster.cluster_judges import ClusterJudges
-    from harness.cluster.installed import require_ray
+    from harness.cluster.connection import require_ray
 
     require_ray()
     return lambda post: ClusterJudges(workspace, config, address, post)

@@ -324,14 +324,7 @@ def _judge_request(problem: Problem, solution: Path | None = None, **settings: A
     """Return a request to judge a solution, or to measure the baselines."""
     kind = settings.pop("kind", "evaluation" if solution else "baseline")
     return JudgeRequest(
-        id="1",
-        kind=kind,
-        problem=problem.key,
-        problem_dir=str(problem.directory),
-        problem_digest=problem.digest,
-        data_root=str(problem.data_root) if problem.data_root else None,
-        solution_dir=str(solution) if solution else None,
-        **settings,
+        **problem.request_fields, id="1", kind=kind, solution_dir=str(solution) if solution else None, **settings
     )
 
 

@@ -107,8 +107,7 @@ def daemon(
 ) -> None:
     """Run the benchmark daemon alone: judge the candidates on the run's branches and append entries to the ledger."""
     from harness.cli.cluster import open_cluster
-    from harness.daemon.invocation import current_invocation
-    from harness.daemon.run import run_daemon
+    from harness.daemon.run import current_invocation, run_daemon
 
     invocation = current_invocation()
     end_with_parent()

@@ -15,8 +15,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import IO
+from dataclasses import dataclass
+from typing import IO, Any
 
 from pydantic import BaseModel
 
@@ -42,8 +42,6 @@ class _Member:
 
     status: HostStatus
     queried_at: float
-    local_devices: dict[str, str] = field(default_factory=dict)
-    """Device in the cluster -> its name on the host."""
 
 
 class Bridge:
@@ -95,9 +93,7 @@ class Bridge:
         if actor is not None:
             actor.put(order)
         elif order.do == "start":
-            reason = "has left the cluster"
-            ended = RemoteJudgeEnded(device=order.device, number=order.number, reason=reason, exit_code=EXIT_HOST_FAULT)
-            self._write(ended)
+            self._write(RemoteJudgeEnded.by_host(order.device, order.number, "has left the cluster"))
 
     def _query(self, node: RayNode) -> None:
         """Query the facts of a node."""
@@ -115,22 +111,20 @@ class Bridge:
         """Add a node or refuse it; return true if its status has changed."""
         self._queried.discard(node.id)
         before = self._members.get(node.id)
-        refused = facts if isinstance(facts, str) else refusal(facts, self._own)
+        figures: dict[str, Any] = {}
+        refused: str | None
+        if isinstance(facts, str):
+            host, refused = node.address, facts
+        else:
+            host, refused, skew_s = facts.host, refusal(facts, self._own), round(facts.clock_s - time.time(), 1)
+            figures = {"gpus": facts.gpus, "niceness": facts.niceness, "clock_skew_s": skew_s}
         names = [member.status.name for member in self._members.values()]
-        host = node.address if isinstance(facts, str) else facts.host
         name = before.status.name if before is not None else free_name(host, names)
         local = {} if refused else {f"{name}/{device}": device for device in devices_of(node.resources)}
         status = HostStatus(
-            name=name,
-            node=node.id,
-            address=node.address,
-            devices=tuple(local),
-            gpus=() if isinstance(facts, str) else facts.gpus,
-            refused=refused,
-            niceness=0 if isinstance(facts, str) else facts.niceness,
-            clock_skew_s=0.0 if isinstance(facts, str) else round(facts.clock_s - time.time(), 1),
+            name=name, node=node.id, address=node.address, devices=tuple(local), refused=refused, **figures
         )
-        self._members[node.id] = _Member(status, time.monotonic(), local)
+        self._members[node.id] = _Member(status, time.monotonic())
         with self._lock:
             for device, local_device in local.items():
                 self._actors[device] = DeviceActor(
@@ -140,7 +134,7 @@ class Bridge:
 
     def _remove(self, node_id: str) -> bool:
         member = self._members.pop(node_id)
-        for device in member.local_devices:
+        for device in member.status.devices:
             with self._lock:
                 actor = self._actors.pop(device)
             actor.close(f"was lost: {member.status.name} has left the cluster")

@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import logging
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from subprocess import PIPE, Popen
 from typing import IO
 
 from pydantic import BaseModel, ValidationError
 
-from harness.cluster.manifests import Parcel, data_files, manifest_of
+from harness.cluster.content import Parcel, data_files, manifest_of
 from harness.cluster.messages import (
     BRIDGE_EVENTS,
+    BridgeEvent,
     BridgeFailed,
     EndJudge,
+    HostEvent,
     HostsChanged,
     JudgeWrote,
     RemoteJudgeEnded,
     SendRequest,
     StartJudge,
 )
-from harness.errors import EXIT_HOST_FAULT, ConfigurationError, HarnessError
+from harness.errors import ConfigurationError, HarnessError
 from harness.formats.bounded import load_json
 from harness.model.config import Config
 from harness.model.process_status import HostStatus
@@ -35,10 +37,8 @@ from harness.workspace.judge_endpoint import JudgeEnded, JudgeEndpoint, JudgeNot
 logger = logging.getLogger(__name__)
 
 _END_S = 5.0
-_RECONNECTING = "the connection to the Ray cluster was lost; it is made again"
 _NO_HOST = "no host of the cluster has a device for a judge: `ray start` on one (docs/how-to/cluster.md)"
 _UNCONNECTED = "was lost with the connection to the Ray cluster"
-_CONNECTING = "the connection to the Ray cluster at {address} is being made"
 
 
 class RemoteJudge:
@@ -72,7 +72,8 @@ class RemoteJudge:
         try:
             order = SendRequest(device=self._device, number=self.number, line=line.decode(), parcel=parcel_of(line))
         except (HarnessError, OSError) as error:
-            self.take_in(_lost(self._device, self.number, f"was given up because its request cannot be read: {error}"))
+            reason = f"was given up because its request cannot be read: {error}"
+            self.take_in(RemoteJudgeEnded.by_host(self._device, self.number, reason))
             return
         self._send_order(order)
 
@@ -88,26 +89,22 @@ class RemoteJudge:
         """Wait for the event of its end."""
         return self._ended.wait(within_s)
 
-    def take_in(self, event: JudgeWrote | RemoteJudgeEnded) -> None:
+    def take_in(self, event: HostEvent) -> None:
         """Post an event that the bridge has passed on; nothing after the end."""
         if self._ended.is_set():
             return
         if isinstance(event, JudgeWrote):
             self._post(read_notice(self._device, self.number, event.line))
             return
-        self._keep_log(event.log)
+        if event.log:
+            try:
+                self._log_file.parent.mkdir(parents=True, exist_ok=True)
+                with self._log_file.open("a") as log:
+                    log.write(event.log.rstrip("\n") + "\n")
+            except OSError as error:
+                logger.warning("no log of the judge of %s: %s", self._device, error)
         self._ended.set()
         self._post(JudgeEnded(self._device, self.number, event.reason, event.wrong_protocol, exit_code=event.exit_code))
-
-    def _keep_log(self, text: str) -> None:
-        if not text:
-            return
-        try:
-            self._log_file.parent.mkdir(parents=True, exist_ok=True)
-            with self._log_file.open("a") as log:
-                log.write(text.rstrip("\n") + "\n")
-        except OSError as error:
-            logger.warning("no log of the judge of %s: %s", self._device, error)
 
 
 class ClusterJudges:
@@ -138,7 +135,7 @@ class ClusterJudges:
         """The present process of each device."""
         self._hosts: tuple[HostStatus, ...] = ()
         self._lock = threading.Lock()
-        self._process: subprocess.Popen[str] | None = None
+        self._process: Popen[str] | None = None
         self._reader: threading.Thread | None = None
         self._failed: BridgeFailed | None = None
         self._losses = 0
@@ -161,7 +158,7 @@ class ClusterJudges:
         if self._failed is not None:
             return self._failed.message
         if not self._hosts:
-            return _CONNECTING.format(address=self._address)
+            return f"the connection to the Ray cluster at {self._address} is being made"
         refused = [f"{host.name}: {host.refused}" for host in self._hosts if host.refused]
         return f"every host is refused: {'; '.join(refused)}" if len(refused) == len(self._hosts) else _NO_HOST
 
@@ -203,7 +200,7 @@ class ClusterJudges:
                 self._running[device] = judge
                 connected = self._process is not None
             if not connected:
-                judge.take_in(_lost(device, number, _UNCONNECTED))
+                judge.take_in(RemoteJudgeEnded.by_host(device, number, _UNCONNECTED))
             return judge
 
         return JudgeClient(device, (), log_file, self._post, target=self._config.target, launch=launch)
@@ -212,14 +209,7 @@ class ClusterJudges:
         log_file = self._workspace.logs / "cluster.log"
         log_file.parent.mkdir(parents=True, exist_ok=True)
         with log_file.open("ab") as log:
-            self._process = subprocess.Popen(
-                self._command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                start_new_session=True,
-            )
+            self._process = Popen(self._command, stdin=PIPE, stdout=PIPE, stderr=log, text=True, start_new_session=True)
         self._reader = threading.Thread(target=self._listen, args=(self._process,), name="cluster-bridge")
         self._reader.start()
 
@@ -233,7 +223,7 @@ class ClusterJudges:
         except (OSError, ValueError):
             logger.info("an order was not passed on: the bridge has ended")
 
-    def _listen(self, process: subprocess.Popen[str]) -> None:
+    def _listen(self, process: Popen[str]) -> None:
         """Process the bridge's events until it ends."""
         assert process.stdout is not None  # noqa: S101 - opened as a pipe
         with process.stdout as lines:
@@ -248,7 +238,7 @@ class ClusterJudges:
         _close(process.stdin)
         self._bridge_ended()
 
-    def _take_in(self, event: HostsChanged | JudgeWrote | RemoteJudgeEnded | BridgeFailed) -> None:
+    def _take_in(self, event: BridgeEvent) -> None:
         if isinstance(event, HostsChanged):
             self._hosts, self._failed, self._losses, self._was_connected = event.hosts, None, 0, True
         elif isinstance(event, BridgeFailed):
@@ -264,16 +254,12 @@ class ClusterJudges:
         self._hosts = ()
         self._losses += 1
         self._start_at = time.monotonic() + min(FIRST_PAUSE_S * 2 ** (self._losses - 1), LONGEST_PAUSE_S)
-        self._failed = self._failed or BridgeFailed(message=_RECONNECTING)
+        lost = BridgeFailed(message="the connection to the Ray cluster was lost; it is made again")
+        self._failed = self._failed or lost
         with self._lock:
             running, self._running, self._process = self._running, {}, None
         for device, judge in running.items():
-            judge.take_in(_lost(device, judge.number, _UNCONNECTED))
-
-
-def _lost(device: str, number: int, reason: str) -> RemoteJudgeEnded:
-    """Return the end of a process that its candidate did not cause."""
-    return RemoteJudgeEnded(device=device, number=number, reason=reason, exit_code=EXIT_HOST_FAULT)
+            judge.take_in(RemoteJudgeEnded.by_host(device, judge.number, _UNCONNECTED))
 
 
 def parcel_of(line: bytes) -> Parcel:

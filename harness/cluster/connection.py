@@ -7,9 +7,9 @@ import os
 import socket
 import time
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
-from harness.cluster.installed import require_ray
 from harness.cluster.messages import HeadFacts
 from harness.errors import ConfigurationError
 
@@ -19,6 +19,17 @@ _SEAT_WAIT_S = 20.0
 """Ray frees the name of a killed head within this time."""
 _CALL_S = 10.0
 _POLL_S = 0.5
+
+
+def require_ray() -> None:
+    """Check that Ray is installed, without importing it.
+
+    Raises:
+        ConfigurationError: it is not.
+    """
+    if find_spec("ray") is None:
+        remedy = "pip install 'kernel-harness[cluster]'"
+        raise ConfigurationError("Ray is not installed, and --cluster needs it", where="--cluster", remedy=remedy)
 
 
 @dataclass(frozen=True)
@@ -77,11 +88,8 @@ def alive_nodes() -> list[RayNode]:
     """Return the nodes that Ray counts as alive."""
     import ray
 
-    return [
-        RayNode(node["NodeID"], node["NodeManagerAddress"], dict(node["Resources"]))
-        for node in ray.nodes()
-        if node["Alive"]
-    ]
+    nodes = (node for node in ray.nodes() if node["Alive"])
+    return [RayNode(node["NodeID"], node["NodeManagerAddress"], dict(node["Resources"])) for node in nodes]
 
 
 def on_node(node_id: str) -> dict[str, Any]:
@@ -91,12 +99,10 @@ def on_node(node_id: str) -> dict[str, Any]:
     return {"scheduling_strategy": NodeAffinitySchedulingStrategy(node_id, soft=False)}
 
 
-def take_seat(workspace: str, *, wait_s: float = _SEAT_WAIT_S) -> object:
+def take_seat(workspace: str) -> object:
     """Be the cluster's only head until the returned object, or this process, is gone.
 
-    Args:
-        workspace: names this head's workspace for the other.
-        wait_s: how long another head may hold the seat: one that was killed loses it within seconds.
+    Another head may hold the seat for some seconds: one that was killed loses it within them.
 
     Raises:
         ConfigurationError: another head uses the cluster; names its host, process and workspace.
@@ -105,7 +111,7 @@ def take_seat(workspace: str, *, wait_s: float = _SEAT_WAIT_S) -> object:
 
     record = HeadFacts(host=socket.gethostname(), pid=os.getpid(), workspace=workspace)
     options = {"name": _SEAT, "num_cpus": 0, **on_node(ray.get_runtime_context().get_node_id())}
-    until, holder = time.monotonic() + wait_s, "unknown"
+    until, holder = time.monotonic() + _SEAT_WAIT_S, "unknown"
     while True:
         try:
             seat = ray.remote(HeadSeat).options(**options).remote(record.model_dump_json())

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from harness.cluster.connection import on_node
+from harness.cluster.content import Parcel
 from harness.cluster.host_facts import CPU_JUDGE
 from harness.cluster.judge_host import FETCH_S, JudgeHost
-from harness.cluster.manifests import Parcel
-from harness.cluster.messages import HOST_EVENTS, EndJudge, JudgeWrote, RemoteJudgeEnded, SendRequest, StartJudge
-from harness.errors import EXIT_HOST_FAULT
+from harness.cluster.messages import HOST_EVENTS, BridgeOrder, HostEvent, RemoteJudgeEnded, SendRequest, StartJudge
 from harness.formats.bounded import load_json
 from harness.model.config import SandboxKind
 
@@ -26,8 +25,6 @@ _START_S = 120.0
 _ANSWER_S = 60.0
 _FETCH_MARGIN_S = 25.0
 """Added to the wait of a fetch. After it, a host without an answer counts as lost, even if Ray reports it alive."""
-
-Order = StartJudge | SendRequest | EndJudge
 
 
 class HostRefusalError(Exception):
@@ -53,21 +50,22 @@ class DeviceActor:
         host: str,
         node_id: str,
         sandbox: SandboxKind,
-        write: Callable[[JudgeWrote | RemoteJudgeEnded], None],
+        write: Callable[[HostEvent], None],
     ) -> None:
         self._device, self._local_device, self._host, self._node_id = device, local_device, host, node_id
         self._sandbox, self._write = sandbox, write
-        self._orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
+        self._orders: queue.SimpleQueue[BridgeOrder | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._open: int | None = None
         """The process whose end was not reported yet."""
         self._actor: Any = None
         threading.Thread(target=self._obey, name=f"orders-{device}", daemon=True).start()
 
-    def put(self, order: Order) -> None:
+    def put(self, order: BridgeOrder) -> None:
         """Carry out an order, after the earlier ones."""
         if isinstance(order, StartJudge):
-            self._open_only(order.number)
+            with self._lock:
+                self._open = order.number
         self._orders.put(order)
 
     def close(self, reason: str) -> None:
@@ -91,7 +89,7 @@ class DeviceActor:
             except Exception as error:  # noqa: BLE001 - Ray raises errors of many kinds; each counts as a loss of the host
                 self._failed(order.number, error)
 
-    def _carry_out(self, order: Order) -> None:
+    def _carry_out(self, order: BridgeOrder) -> None:
         import ray
 
         if isinstance(order, StartJudge):
@@ -149,17 +147,13 @@ class DeviceActor:
             for line in lines:
                 self._pass_on(HOST_EVENTS.validate_json(line))
 
-    def _pass_on(self, event: JudgeWrote | RemoteJudgeEnded) -> None:
+    def _pass_on(self, event: HostEvent) -> None:
         with self._lock:
             if event.number != self._open:
                 return
             if isinstance(event, RemoteJudgeEnded):
                 self._open = None
         self._write(event)
-
-    def _open_only(self, number: int) -> None:
-        with self._lock:
-            self._open = number
 
     def _failed(self, number: int, error: Exception) -> None:
         """Report the loss of a process. An actor that does not answer is ended; the next start makes another."""
@@ -173,7 +167,7 @@ class DeviceActor:
         self._lost(number, _reason(self._host, error))
 
     def _lost(self, number: int, reason: str) -> None:
-        self._pass_on(RemoteJudgeEnded(device=self._device, number=number, reason=reason, exit_code=EXIT_HOST_FAULT))
+        self._pass_on(RemoteJudgeEnded.by_host(self._device, number, reason))
 
 
 def blob_places(parcel: Parcel, line: str) -> dict[str, tuple[Path, int]]:

@@ -15,10 +15,9 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness.cluster.content_store import LEAST_FREE_BYTES, ContentStore
-from harness.cluster.manifests import Parcel
-from harness.cluster.messages import JudgeWrote, RemoteJudgeEnded, SendRequest
-from harness.errors import EXIT_HOST_FAULT, EXIT_OUT_OF_MEMORY, HarnessError
+from harness.cluster.content import LEAST_FREE_BYTES, ContentStore, Parcel
+from harness.cluster.messages import HostEvent, JudgeWrote, RemoteJudgeEnded, SendRequest
+from harness.errors import EXIT_OUT_OF_MEMORY, HarnessError
 from harness.formats.bounded import load_json
 from harness.model.config import SandboxKind
 from harness.model.judging import DeviceRecord, JudgeAnswer, JudgeReady
@@ -104,7 +103,7 @@ class JudgeHost:
             number: the client's number of the new process.
             sandbox: the sandbox of candidates.
         """
-        self._end_present()
+        self.close()
         process = _JudgeRun(number, self._log.stat().st_size if self._log.exists() else 0)
         with self._changed:
             self._process = process
@@ -114,9 +113,9 @@ class JudgeHost:
             command = judge_command(self._local_device, self._cache / "judge", sandbox)
             process.judge = LocalJudge(self._device, command, number, self._log, self._take_in)
         except HarnessError as error:
-            self._fail(number, str(error))
+            self._append(RemoteJudgeEnded.by_host(self._device, number, str(error)))
         except OSError as error:
-            self._fail(number, f"the judge cannot be started: {error}")
+            self._append(RemoteJudgeEnded.by_host(self._device, number, f"the judge cannot be started: {error}"))
 
     def send(self, order: str) -> None:
         """Create the directories of a request, and pass it to its process."""
@@ -159,13 +158,11 @@ class JudgeHost:
                 if (left_s := until - time.monotonic()) <= 0:
                     return []
                 self._changed.wait(left_s)
-        return [self._lost(number, "this host has lost its judge process").model_dump_json()]
+        ended = RemoteJudgeEnded.by_host(self._device, number, "this host has lost its judge process")
+        return [ended.model_dump_json()]
 
     def close(self) -> None:
-        """End the process and wait for it."""
-        self._end_present()
-
-    def _end_present(self) -> None:
+        """End the present process, if any, and wait for its end."""
         judge = self._process.judge if self._process is not None else None
         if judge is not None:
             judge.hang_up()
@@ -179,35 +176,30 @@ class JudgeHost:
         parcel = request.parcel
         if parcel is not None:
             locks = ExitStack()
-            self._keep(locks)
-            content["problem_dir"] = str(locks.enter_context(self._store.locked_directory(parcel.problem)))
-            for name, manifest in (("solution_dir", parcel.solution), ("data_root", parcel.data)):
-                content[name] = (
-                    str(locks.enter_context(self._store.locked_directory(manifest))) if manifest is not None else None
-                )
+            self._locked_directories.append(locks)
+            if len(self._locked_directories) > _KEPT_REQUESTS:
+                self._locked_directories.popleft().close()
+            named = {"problem_dir": parcel.problem, "solution_dir": parcel.solution, "data_root": parcel.data}
+            for name, manifest in named.items():
+                lock = self._store.locked_directory(manifest) if manifest is not None else None
+                content[name] = str(locks.enter_context(lock)) if lock is not None else None
         return json.dumps(content).encode() + b"\n"
-
-    def _keep(self, locks: ExitStack) -> None:
-        self._locked_directories.append(locks)
-        if len(self._locked_directories) > _KEPT_REQUESTS:
-            self._locked_directories.popleft().close()
 
     def _take_in(self, notice: JudgeNotice) -> None:
         """Store the event of a notice."""
         if isinstance(notice, JudgeEnded):
-            self._append(notice.process_number, self._ended(notice).model_dump_json())
+            self._append(self._ended(notice))
             return
         event = notice.event
         if isinstance(event, JudgeReady | JudgeAnswer):
             device = DeviceRecord.model_validate({**event.device.model_dump(), "host": self._host})
             event = event.model_copy(update={"device": device})
-        wrote = JudgeWrote(device=self._device, number=notice.process_number, line=event.model_dump_json())
-        self._append(notice.process_number, wrote.model_dump_json())
+        self._append(JudgeWrote(device=self._device, number=notice.process_number, line=event.model_dump_json()))
 
     def _ended(self, notice: JudgeEnded) -> RemoteJudgeEnded:
         process, code = self._process, notice.exit_code
         if process is not None and process.fault is not None:
-            return self._lost(notice.process_number, process.fault)
+            return RemoteJudgeEnded.by_host(self._device, notice.process_number, process.fault)
         if process is not None and code == _SIGKILL and oom_kills() > process.oom_kills:
             code = EXIT_OUT_OF_MEMORY
         return RemoteJudgeEnded(
@@ -219,17 +211,10 @@ class JudgeHost:
             log=_tail(self._log, process.log_from if process is not None else 0),
         )
 
-    def _fail(self, number: int, reason: str) -> None:
-        self._append(number, self._lost(number, reason).model_dump_json())
-
-    def _lost(self, number: int, reason: str) -> RemoteJudgeEnded:
-        """Return the end of a process by a fault of this host."""
-        return RemoteJudgeEnded(device=self._device, number=number, reason=reason, exit_code=EXIT_HOST_FAULT)
-
-    def _append(self, number: int, *events: str) -> None:
+    def _append(self, event: HostEvent) -> None:
         with self._changed:
-            if self._process is not None and self._process.number == number:
-                self._process.events += events
+            if self._process is not None and self._process.number == event.number:
+                self._process.events.append(event.model_dump_json())
                 self._changed.notify_all()
 
 

@@ -6,11 +6,12 @@ serialisation.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from harness.cluster.manifests import Parcel
+from harness.cluster.content import Parcel
+from harness.errors import EXIT_HOST_FAULT
 from harness.model.process_status import HostStatus
 
 
@@ -18,33 +19,32 @@ class _BridgeLine(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class StartJudge(_BridgeLine):
+class _OfProcess(_BridgeLine):
+    device: str
+    number: int
+    """The client's number of a judge process; all orders to it and its events name it."""
+
+
+class StartJudge(_OfProcess):
     """To the bridge: start the judge process of a device."""
 
     do: Literal["start"] = "start"
-    device: str
-    number: int
-    """The client's number of this process; later orders and events name it."""
 
 
-class SendRequest(_BridgeLine):
+class SendRequest(_OfProcess):
     """To the bridge, and with `parcel` to the judge's host: pass a request to a judge process."""
 
     do: Literal["send"] = "send"
-    device: str
-    number: int
     line: str
     """The request, with directories of the head."""
     parcel: Parcel | None = None
     """Content of these directories."""
 
 
-class EndJudge(_BridgeLine):
+class EndJudge(_OfProcess):
     """To the bridge: end a judge process, immediately if `kill`."""
 
     do: Literal["end"] = "end"
-    device: str
-    number: int
     kill: bool = False
 
 
@@ -55,26 +55,33 @@ class HostsChanged(_BridgeLine):
     hosts: tuple[HostStatus, ...]
 
 
-class JudgeWrote(_BridgeLine):
+class JudgeWrote(_OfProcess):
     """From a judge's host, through the bridge: a line of a judge process."""
 
     event: Literal["wrote"] = "wrote"
-    device: str
-    number: int
     line: str
 
 
-class RemoteJudgeEnded(_BridgeLine):
+class RemoteJudgeEnded(_OfProcess):
     """From a judge's host, or from the bridge about it: a judge process has ended."""
 
     event: Literal["ended"] = "ended"
-    device: str
-    number: int
     reason: str
     wrong_protocol: bool = False
     exit_code: int = 0
     log: str = ""
     """The last lines of the process on stderr."""
+
+    @classmethod
+    def by_host(cls, device: str, number: int, reason: str) -> Self:
+        """Return the end of a process by a fault of its host or of the cluster, which its candidate did not cause.
+
+        Args:
+            device: the device's name in the cluster.
+            number: the client's number of the process.
+            reason: continues a sentence about the judge.
+        """
+        return cls(device=device, number=number, reason=reason, exit_code=EXIT_HOST_FAULT)
 
 
 class BridgeFailed(_BridgeLine):
@@ -113,10 +120,10 @@ class HostFacts(_BridgeLine):
     """True if the Ray node requires a token."""
 
 
-BridgeOrder = Annotated[StartJudge | SendRequest | EndJudge, Field(discriminator="do")]
-HostEvent = Annotated[JudgeWrote | RemoteJudgeEnded, Field(discriminator="event")]
-BridgeEvent = Annotated[HostsChanged | JudgeWrote | RemoteJudgeEnded | BridgeFailed, Field(discriminator="event")]
+BridgeOrder = StartJudge | SendRequest | EndJudge
+HostEvent = JudgeWrote | RemoteJudgeEnded
+BridgeEvent = HostsChanged | HostEvent | BridgeFailed
 
-BRIDGE_ORDERS: TypeAdapter[StartJudge | SendRequest | EndJudge] = TypeAdapter(BridgeOrder)
-HOST_EVENTS: TypeAdapter[JudgeWrote | RemoteJudgeEnded] = TypeAdapter(HostEvent)
-BRIDGE_EVENTS: TypeAdapter[HostsChanged | JudgeWrote | RemoteJudgeEnded | BridgeFailed] = TypeAdapter(BridgeEvent)
+BRIDGE_ORDERS: TypeAdapter[BridgeOrder] = TypeAdapter(Annotated[BridgeOrder, Field(discriminator="do")])
+HOST_EVENTS: TypeAdapter[HostEvent] = TypeAdapter(Annotated[HostEvent, Field(discriminator="event")])
+BRIDGE_EVENTS: TypeAdapter[BridgeEvent] = TypeAdapter(Annotated[BridgeEvent, Field(discriminator="event")])

@@ -17,7 +17,6 @@ from harness.workspace.judge_client import CheckAnswered, JudgeClient
 
 EVERY_S = 2.0
 """Least time between two checks of a worker. An earlier order waits."""
-_ONE_AT_A_TIME = "this worker already has a check in progress; wait for it"
 
 
 @dataclass
@@ -47,7 +46,7 @@ class CheckOrders:
             if order.id in self._in_progress or not fitting:
                 continue
             if order.worker in self._in_progress.values():
-                self._reply(order.id, CheckReply(error=_ONE_AT_A_TIME))
+                self.reply(order.id, CheckReply(error="this worker already has a check in progress; wait for it"))
             elif time.monotonic() >= self._not_before.get(order.worker, 0.0):
                 judge = min(fitting, key=lambda client: (len(client.checks), client.state == "busy"))
                 self._ask(judge, order)
@@ -60,29 +59,17 @@ class CheckOrders:
         """
         return [order for order in waiting_orders(self.workspace) if order.kind == "baseline"]
 
-    def reply_to_baseline_order(self, order: CheckOrder, error: str | None = None) -> None:
-        """Reply that the ledger has the baselines, or that they cannot be measured.
-
-        Args:
-            order: the order.
-            error: the reason why they cannot be measured; None if the ledger has them.
-        """
-        self._reply(order.id, CheckReply(error=error))
-
     def _ask(self, judge: JudgeClient, order: CheckOrder) -> None:
         try:
             problem = self.snapshots.problem(self.repo.tip(self.config.coordination_branch), order.problem)
         except HarnessError as error:
-            self._reply(order.id, CheckReply(error=error.message))
+            self.reply(order.id, CheckReply(error=error.message))
             return
         self._in_progress[order.id] = order.worker
         judge.ask_check(
             CheckRequest(
+                **problem.request_fields,
                 id=order.id,
-                problem=problem.key,
-                problem_dir=str(problem.directory),
-                problem_digest=problem.digest,
-                data_root=str(problem.data_root) if problem.data_root else None,
                 solution_dir=str(ordered_solution(self.workspace, order)),
                 show=order.show,
                 function=order.function,
@@ -91,16 +78,21 @@ class CheckOrders:
 
     def pass_on(self, checked: CheckAnswered) -> None:
         """Write an answer for its worker."""
-        self._reply(checked.request.id, CheckReply(answer=checked.answer))
+        self.reply(checked.request.id, CheckReply(answer=checked.answer))
 
     def lost(self, checks: Iterable[CheckRequest]) -> None:
         """Reply to workers whose checks were lost with a judge's process."""
+        error = "the judge ended during the check and restarts: order the check again"
         for request in checks:
-            self._reply(
-                request.id, CheckReply(error="the judge ended during the check and restarts: order the check again")
-            )
+            self.reply(request.id, CheckReply(error=error))
 
-    def _reply(self, order_id: str, reply: CheckReply) -> None:
+    def reply(self, order_id: str, reply: CheckReply) -> None:
+        """Write the reply to an order for its worker.
+
+        Args:
+            order_id: the order's id.
+            reply: of a baseline order, an error, or nothing if the ledger has the baselines.
+        """
         worker = self._in_progress.pop(order_id, None)
         if worker is not None:
             self._not_before[worker] = time.monotonic() + EVERY_S

@@ -12,28 +12,20 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
-from harness.daemon.after_entry import AfterEntry
 from harness.daemon.attempts import Attempts, Loss
 from harness.daemon.check_orders import CheckOrders
 from harness.daemon.device_judges import DeviceJudges
 from harness.daemon.disk_watch import DiskWatch
-from harness.daemon.dispatch import (
-    Decided,
-    JobPlanner,
-    Outdated,
-    Work,
-    baseline_identity_of,
-    job_identity,
-)
+from harness.daemon.dispatch import Decided, JobPlanner, Work, baseline_identity_of, job_identity
 from harness.daemon.drafts import baseline_draft
 from harness.daemon.due_work import DueWork
-from harness.daemon.lost_work import LostWork
+from harness.daemon.lost_work import LostWork, PostponedWork
 from harness.daemon.metrics import DaemonMetrics
-from harness.daemon.postponed import PostponedWork
 from harness.daemon.profiles import Profiles
 from harness.daemon.queue import EvaluationQueue, Job
-from harness.daemon.recorder import Recorder
+from harness.daemon.recorder import AfterEntry, Recorder
 from harness.daemon.snapshots import Snapshots
 from harness.daemon.status_writer import StatusWriter
 from harness.errors import ConfigurationError, HarnessError, LedgerError
@@ -41,18 +33,14 @@ from harness.failpoints import failpoint
 from harness.git.repo import Repo
 from harness.ledger.index import Index
 from harness.ledger.ledger import Ledger
+from harness.model.checking import CheckReply
 from harness.model.config import Config
 from harness.model.judging import JudgeReady
 from harness.model.verdict import Verdict
 from harness.workspace.configuration import data_root_of
 from harness.workspace.directories import Workspace
 from harness.workspace.file_watch import RefWatch
-from harness.workspace.judge_client import (
-    CheckAnswered,
-    JudgeClient,
-    JudgeLost,
-    RequestAnswered,
-)
+from harness.workspace.judge_client import CheckAnswered, JudgeClient, JudgeLost, RequestAnswered
 from harness.workspace.judge_endpoint import JudgeNotice
 from harness.workspace.judge_source import OpenJudges
 
@@ -66,9 +54,6 @@ _LONGEST_WAIT_S = 0.25
 """Longest time until a stop takes effect, in seconds."""
 LONGEST_FAULT_S = 300.0
 """With `once`, the daemon ends if a fault of this machine has prevented all answers for this time."""
-_REFS_MOVED = "refs"
-
-_Inbox = queue.SimpleQueue[JudgeNotice | str]
 
 
 class Daemon:
@@ -91,7 +76,7 @@ class Daemon:
         self._max_evaluations = max_evaluations
         self._metrics = metrics or DaemonMetrics()
         self._disk = DiskWatch((workspace.state, workspace.derived))
-        self._inbox: _Inbox = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[JudgeNotice | str] = queue.SimpleQueue()
         self._queue = EvaluationQueue()
         self._status = StatusWriter(workspace)
         self._recorder = Recorder(workspace, ledger, self._status)
@@ -104,7 +89,7 @@ class Daemon:
         self._after_entry = AfterEntry(self._recorder, self._queue, self._attempts, self._note_entry, evaluations_done)
         record_champion = self._after_entry.record_champion
         self._due_work = DueWork(config, repo, index, self._snapshots, self._queue, self._status, record_champion)
-        self._watcher = RefWatch(workspace.git_common_dir, lambda: self._inbox.put(_REFS_MOVED))
+        self._watcher = RefWatch(workspace.git_common_dir, lambda: self._inbox.put("refs have moved"))
         self._watching = False
         self._judges = DeviceJudges(open_judges(self._inbox.put))
         self._checks = CheckOrders(workspace, config, repo, self._snapshots)
@@ -141,8 +126,10 @@ class Daemon:
             self._report()
             if once:
                 self._end_after_long_fault()
-                if self._is_idle() and self._is_idle_still():
-                    break
+                if self._is_idle():
+                    self._attempt(self._scan, "comparing refs with the ledger")
+                    if self._is_idle():
+                        break
         self._finish()
 
     def close(self) -> None:
@@ -182,19 +169,15 @@ class Daemon:
 
     def _receive(self) -> None:
         """Wait for notices, at most until an action is due, and process all of them."""
-        try:
-            notice: JudgeNotice | str | None = self._inbox.get(timeout=max(self._next_due() - time.monotonic(), 0.0))
-        except queue.Empty:
-            return
-        while notice is not None:
-            if isinstance(notice, str):
-                self._scan_at = 0.0
-            else:
-                self._receive_notice(notice)
-            try:
-                notice = self._inbox.get_nowait()
-            except queue.Empty:
-                notice = None
+        timeout_s = max(self._next_due() - time.monotonic(), 0.0)
+        with suppress(queue.Empty):
+            while True:
+                notice = self._inbox.get(timeout=timeout_s)
+                if isinstance(notice, str):
+                    self._scan_at = 0.0
+                else:
+                    self._receive_notice(notice)
+                timeout_s = 0.0
 
     def _next_due(self) -> float:
         now_s = time.monotonic()
@@ -245,13 +228,10 @@ class Daemon:
         for judge in self._judges:
             while len(self._queue) and judge.state == "idle" and not self._recorder.unwritten and self._give(judge):
                 pass
-            if judge.state == "idle" and not self._recorder.unwritten and not self._waits_for(judge):
+            if judge.state != "idle" or judge.ready is None or self._recorder.unwritten:
+                continue
+            if all(job.key.target != judge.ready.target for job in self._queue.waiting()):
                 self._profiles.give(judge)
-
-    def _waits_for(self, judge: JudgeClient) -> bool:
-        """Return true if a candidate waits that this judge may be handed soon."""
-        target = judge.ready.target if judge.ready is not None else None
-        return any(job.key.target == target for job in self._queue.waiting())
 
     def _give(self, judge: JudgeClient) -> bool:
         """Take one job and hand it out or decide it; return False if there is none for this judge."""
@@ -267,7 +247,7 @@ class Daemon:
         except (HarnessError, OSError):
             self._queue.put_back(job)
             raise
-        if isinstance(plan, Outdated):
+        if plan is None:  # the next scan of the refs queues the candidate again, if the problem can be judged
             self._queue.finish(job)
             self._due_work.forget()
             self._scan_at = 0.0
@@ -302,7 +282,7 @@ class Daemon:
             self._due_work.refresh()
             work = self._planner.plan_ahead(problem, order.worker, judge.ready)
             if not isinstance(work, Work):
-                self._checks.reply_to_baseline_order(order, work)
+                self._checks.reply(order.id, CheckReply(error=work))
             elif not self._postponed.waits(work.identity):
                 self._ask(judge, work)
 
@@ -352,10 +332,7 @@ class Daemon:
         elif work.is_baseline:
             if answer.verdict is not Verdict.PASSED and self._lost_work.baseline_failed(work, answer):
                 return
-            draft = baseline_draft(
-                run, job.key.problem, request_answered.request.problem_digest, job.key.target, answer
-            )
-            self._recorder.enter(draft, self._after_entry.baseline_entered)
+            self._recorder.enter(baseline_draft(run, job.key, answer), self._after_entry.baseline_entered)
         elif (judged := self._planner.draft(work, answer)) is None:
             self._lost_work.put_back(work, Loss(how="ended", reason="the judge repeated a measurement that is missing"))
         else:
@@ -374,7 +351,10 @@ class Daemon:
             self._lost_work.judge_lost(work, lost)
         if not self._judges.must_be_given_up(judge):
             return
-        self._give_up(judge)
+        target = self._judges.give_up(judge)
+        if target is not None:  # jobs that only this judge could take leave the queue
+            self._queue.drop(lambda job: job.key.target == target)
+            self._due_work.forget()
         times = f"it failed {judge.failed_starts} times in a row and"
         failed = f"{times} did not become ready again" if judge.became_ready else f"{times} never became ready"
         self._status.add_message(f"the judge of {judge.device} is given up: {failed}")
@@ -382,13 +362,6 @@ class Daemon:
             raise ConfigurationError(
                 f"{lost.reason}: {failed}", where=str(judge.log_file), remedy="see that file, and `harness doctor`"
             )
-
-    def _give_up(self, judge: JudgeClient) -> None:
-        """Continue without a judge. Jobs that only this judge could take leave the queue."""
-        target = self._judges.give_up(judge)
-        if target is not None:
-            self._queue.drop(lambda job: job.key.target == target)
-            self._due_work.forget()
 
     # --- after an entry ---
 
@@ -424,11 +397,6 @@ class Daemon:
             return False
         remaining = len(self._queue) or self._due_work.waits_for_room or self._due_work.is_incomplete
         return self._limit_reached() or not remaining
-
-    def _is_idle_still(self) -> bool:
-        """Scan once more and return whether the daemon is still idle."""
-        self._attempt(self._scan, "comparing refs with the ledger")
-        return self._is_idle()
 
     def _report(self, *, force: bool = False) -> None:
         for sentence in self._ledger.recovered[self._recoveries_reported :]:

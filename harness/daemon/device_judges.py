@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 
-from harness.daemon.status_writer import pausing_fault
 from harness.model.judging import JudgeReady
 from harness.model.process_status import HostStatus
 from harness.workspace.judge_client import JudgeClient
@@ -91,15 +89,13 @@ class DeviceJudges:
         target = self._targets.pop(judge.device, None)
         if target is None or target in self._targets.values():
             return None
-        with contextlib.suppress(KeyError):
-            del self._ready[target]
+        self._ready.pop(target, None)
         return target
 
     @property
     def are_given_up(self) -> bool:
         """True if no judge is left."""
-        states = {judge.state for judge in self}
-        return states == {"given up"}
+        return {judge.state for judge in self} == {"given up"}
 
     @property
     def are_idle(self) -> bool:
@@ -109,4 +105,5 @@ class DeviceJudges:
 
     def pausing_fault(self) -> str | None:
         """Return the fault of this machine or the cluster that prevents all judges' work; None if one can work."""
-        return self._source.fault() or pausing_fault(list(self))
+        faults = [judge.host_fault for judge in self if judge.state != "given up"]
+        return self._source.fault() or (faults[0] if faults and all(faults) else None)

@@ -31,12 +31,9 @@ class DiskWatch:
 
     def fault(self) -> str | None:
         """Return the reason for a pause of judging, or None. The disks are checked every few seconds."""
-        if time.monotonic() >= self._look_at:
-            self._look_at = time.monotonic() + _LOOK_EVERY_S
-            self._look()
-        return self._fault
-
-    def _look(self) -> None:
+        if time.monotonic() < self._look_at:
+            return self._fault
+        self._look_at = time.monotonic() + _LOOK_EVERY_S
         fault, frees = None, []
         for directory in self._directories:
             try:
@@ -51,3 +48,4 @@ class DiskWatch:
                     f"{limit_bytes / 1e6:.0f} MB; fix: free some space (`git gc` packs the ledger's history)"
                 )
         self._fault, self.free_bytes = fault, min(frees, default=0)
+        return fault

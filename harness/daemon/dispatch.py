@@ -6,17 +6,10 @@ import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import Any
 
+from harness.daemon import drafts
 from harness.daemon.attempts import MAX_LOSSES, Attempts
-from harness.daemon.drafts import (
-    fastest,
-    judged_draft,
-    lost_baseline_draft,
-    repeated_draft,
-    unjudged_draft,
-    verdict_of_losses,
-)
 from harness.daemon.queue import Job, Key
 from harness.daemon.snapshots import Snapshots
 from harness.errors import FormatError, LedgerError, RepositoryError
@@ -58,14 +51,6 @@ class Decided:
 
 
 @dataclass(frozen=True)
-class Outdated:
-    """The problem has changed since the job was queued: remove the job and scan the refs again."""
-
-
-Plan = Ask | Decided | Outdated
-
-
-@dataclass(frozen=True)
 class Work:
     """The present work of a judge: a job, or a baseline for it."""
 
@@ -96,8 +81,8 @@ class JobPlanner:
     _baselines: dict[str, tuple[Row, Entry]] = field(default_factory=dict)
     """Problem -> its last used baseline entry: a read takes milliseconds."""
 
-    def plan(self, job: Job, commit: str, judge: JudgeReady) -> Plan:
-        """Return the plan of a job for a judge that is ready.
+    def plan(self, job: Job, commit: str, judge: JudgeReady) -> Ask | Decided | None:
+        """Return the plan of a job for a judge that is ready; None if the problem has changed since it was queued.
 
         Args:
             job: the job.
@@ -110,9 +95,9 @@ class JobPlanner:
         try:
             problem = self.snapshots.problem(commit, job.key.problem)
         except (FormatError, RepositoryError):
-            return Outdated()  # the next scan of the refs reports the error
+            return None  # the next scan of the refs reports the error
         if problem.digest != job.key.problem_digest or judge.environment.judge != job.key.judge:
-            return Outdated()
+            return None
         row = self.index.find_baseline(problem.key, problem.digest, job.key.target, job.key.judge)
         baseline = self._entry_of(row) if row else None
         if baseline is None:
@@ -146,11 +131,11 @@ class JobPlanner:
         """
         job, ask = work.job, work.ask
         if answer.measured:
-            return judged_draft(self.config.run, job, ask.language, answer, ask.baseline, ask.source_hash)
+            return drafts.judged_draft(self.config.run, job, ask.language, answer, ask.baseline, ask.source_hash)
         row = ask.known_binaries.get(answer.binary or "")
         with suppress(LedgerError):
             measured = self.index.entry(row.problem, row.seq) if row else None
-            return repeated_draft(job, ask.language, answer, measured, ask.source_hash) if measured else None
+            return drafts.repeated_draft(job, ask.language, answer, measured, ask.source_hash) if measured else None
         return None
 
     def _entry_of(self, row: Row) -> Entry | None:
@@ -162,20 +147,20 @@ class JobPlanner:
             self._baselines[row.problem] = row, entry
         return entry
 
-    def _plan_baseline(self, job: Job, problem: Problem, judge: JudgeReady) -> Plan:
-        losses = self.attempts.losses(baseline_identity(problem.key, problem.digest, job.key.target, job.key.judge))
+    def _plan_baseline(self, job: Job, problem: Problem, judge: JudgeReady) -> Ask | Decided:
+        losses = self.attempts.losses(baseline_identity_of(job))
         if len(losses) >= MAX_LOSSES:
-            draft = lost_baseline_draft(self.config.run, problem.key, problem.digest, job.key.target, judge, losses)
-            return Decided(draft, of_baseline=True)
-        return Ask(self._request(problem, "baseline", job.key.target), problem)
+            return Decided(drafts.lost_baseline_draft(self.config.run, job.key, judge, losses), of_baseline=True)
+        more_variants = self.config.judge.more_baselines
+        return Ask(self._request(problem, job.key.target, kind="baseline", more_variants=more_variants), problem)
 
-    def _plan_candidate(self, job: Job, problem: Problem, baseline: Entry, judge: JudgeReady) -> Plan:
+    def _plan_candidate(self, job: Job, problem: Problem, baseline: Entry, judge: JudgeReady) -> Ask | Decided:
         def decided(verdict: Verdict, reason: str, language: str = "") -> Decided:
             of = len(problem.workloads)
             cites = job.cites if job.kind == "confirmation" else baseline.seq
-            return Decided(unjudged_draft(self.config.run, job, language, judge, verdict, reason, of, cites))
+            return Decided(drafts.unjudged_draft(self.config.run, job, language, judge, verdict, reason, of, cites))
 
-        variants = fastest(baseline.baselines)
+        variants = drafts.fastest(baseline.baselines)
         if baseline.verdict is not Verdict.PASSED or len(variants) < len(problem.workloads):
             reason = baseline.reason or "no correct baseline for every workload"
             return decided(Verdict.INVALID_REFERENCE, f"see the baseline, entry {baseline.seq}: {reason}")
@@ -185,14 +170,17 @@ class JobPlanner:
             return decided(unusable.verdict, unusable.reason, unusable.language)
         losses = self.attempts.losses(job_identity(job))
         if len(losses) >= MAX_LOSSES:
-            return decided(*verdict_of_losses(losses), solution.spec.language)
+            return decided(*drafts.verdict_of_losses(losses), solution.spec.language)
         known_binaries = self._known_binaries(job, solution.spec.language)
-        added = {
-            "baseline": variants,
-            "sealed_baseline": fastest(baseline.sealed_baselines),
-            "known_binaries": {binary: Verdict(str(row.verdict)) for binary, row in known_binaries.items()},
-        }
-        request = self._request(problem, job.kind, job.key.target, solution.directory).model_copy(update=added)
+        request = self._request(
+            problem,
+            job.key.target,
+            kind=job.kind,
+            solution_dir=str(solution.directory),
+            baseline=variants,
+            sealed_baseline=drafts.fastest(baseline.sealed_baselines),
+            known_binaries={binary: Verdict(str(row.verdict)) for binary, row in known_binaries.items()},
+        )
         return Ask(request, problem, solution.spec.language, baseline, source_hash(solution), known_binaries)
 
     def _known_binaries(self, job: Job, language: Language) -> Mapping[str, Row]:
@@ -217,22 +205,10 @@ class JobPlanner:
             raise UnusableSolutionError(error.message) from error
         return usable_solution(directory, problem.definition, self.config.languages, "this run allows")
 
-    def _request(self, problem: Problem, kind: str, target: str, solution: Path | None = None) -> JudgeRequest:
-        limits = self.config.judge
-        return JudgeRequest.model_validate(
-            {
-                "id": uuid.uuid4().hex,
-                "kind": kind,
-                "problem": problem.key,
-                "problem_dir": str(problem.directory),
-                "problem_digest": problem.digest,
-                "data_root": str(problem.data_root) if problem.data_root else None,
-                "solution_dir": str(solution) if solution else None,
-                "half_width": limits.half_width(target),
-                "max_judge_s": limits.max_judge_s,
-                "more_variants": limits.more_baselines if kind == "baseline" else (),
-            }
-        )
+    def _request(self, problem: Problem, target: str, **fields: Any) -> JudgeRequest:  # noqa: ANN401 - of a request
+        half_width, max_judge_s = self.config.judge.half_width(target), self.config.judge.max_judge_s
+        own = {**problem.request_fields, "id": uuid.uuid4().hex, "half_width": half_width, "max_judge_s": max_judge_s}
+        return JudgeRequest(**own, **fields)
 
 
 def job_identity(job: Job) -> Sequence[str]:

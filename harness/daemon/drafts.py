@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from harness.daemon.attempts import Loss
-from harness.daemon.queue import Job
+from harness.daemon.queue import Job, Key
 from harness.model.entry import Candidate, Entry, EntryDraft, Fingerprint
 from harness.model.judging import Baselines, JudgeAnswer, JudgeReady, Summary, Variant
 from harness.model.verdict import EntryKind, Verdict
@@ -14,64 +15,53 @@ _MISSING = ("missing_baselines", "missing_sealed_baselines")
 """Fields of an environment: variant of the baseline -> reason for its missing time."""
 
 
-def baseline_draft(run: str, problem: str, digest: str, target: str, answer: JudgeAnswer) -> EntryDraft:
+def _draft(kind: EntryKind, run: str, key: Key, judge: JudgeAnswer | JudgeReady, **fields: Any) -> EntryDraft:  # noqa: ANN401 - of an entry
+    """Return the entry of a measurement's key, with the device, environment and protocol of a judge."""
+    return EntryDraft(
+        kind=kind,
+        run=run,
+        problem=key.problem,
+        problem_digest=key.problem_digest,
+        target=key.target,
+        device=judge.device,
+        environment=judge.environment,
+        judge_protocol=judge.protocol,
+        **fields,
+    )
+
+
+def _outcome(answer: JudgeAnswer, *more_names: str) -> dict[str, Any]:
+    """Return the fields of an entry that it takes from an answer: those of every entry, and the named ones."""
+    names = ("verdict", "trust", "workloads", "cost", *more_names)
+    return {"reason": _reason(answer), **{name: getattr(answer, name) for name in names}}
+
+
+def baseline_draft(run: str, key: Key, answer: JudgeAnswer) -> EntryDraft:
     """Return the entry of a problem's measured baselines.
 
     Args:
         run: the run's name.
-        problem: the problem's key, `suite/name`.
-        digest: digest of the problem's form.
-        target: the target's name.
+        key: has the problem, its digest and the target.
         answer: the judge's answer.
     """
-    return EntryDraft(
-        kind=EntryKind.BASELINE,
-        run=run,
-        problem=problem,
-        problem_digest=digest,
-        target=target,
-        device=answer.device,
-        environment=answer.environment,
-        judge_protocol=answer.protocol,
-        verdict=answer.verdict,
-        reason=_reason(answer),
-        trust=answer.trust,
-        workloads=answer.workloads,
-        baselines=answer.baselines,
-        sealed_baselines=answer.sealed_baselines,
-        cost=answer.cost,
-    )
+    return _draft(EntryKind.BASELINE, run, key, answer, **_outcome(answer, "baselines", "sealed_baselines"))
 
 
-def lost_baseline_draft(
-    run: str, problem: str, digest: str, target: str, judge: JudgeReady, losses: Sequence[Loss]
-) -> EntryDraft:
+def lost_baseline_draft(run: str, key: Key, judge: JudgeReady, losses: Sequence[Loss]) -> EntryDraft:
     """Return the entry of a problem whose reference ends every judge.
 
     Args:
         run: the run's name.
-        problem: the problem's key, `suite/name`.
-        digest: digest of the problem's form.
-        target: the target's name.
+        key: has the problem, its digest and the target.
         judge: the present judge.
         losses: the losses of judges over the baseline.
     """
-    return EntryDraft(
-        kind=EntryKind.BASELINE,
-        run=run,
-        problem=problem,
-        problem_digest=digest,
-        target=target,
-        device=judge.device,
-        environment=judge.environment,
-        judge_protocol=judge.protocol,
-        verdict=Verdict.INVALID_REFERENCE,
-        reason=f"measuring the baseline has {losses_in_words(losses)}",
-    )
+    reason = f"measuring the baseline has {losses_in_words(losses)}"
+    return _draft(EntryKind.BASELINE, run, key, judge, verdict=Verdict.INVALID_REFERENCE, reason=reason)
 
 
 def judged_draft(
-    run: str, job: Job, language: str, answer: JudgeAnswer, baseline: Entry | None, source_hash: str | None = None
+    run: str, job: Job, language: str, answer: JudgeAnswer, baseline: Entry | None, source_hash: str
 ) -> EntryDraft:
     """Return the entry of a candidate's evaluation or confirmation, from the judge's answer.
 
@@ -88,26 +78,15 @@ def judged_draft(
     """
     measured = baseline.environment.model_extra if baseline and baseline.environment else None
     missing = {name: reasons for name, reasons in (measured or {}).items() if name in _MISSING}
-    return EntryDraft(
-        kind=EntryKind(job.kind),
-        run=run,
-        problem=job.key.problem,
-        problem_digest=job.key.problem_digest,
-        target=job.key.target,
+    return _draft(
+        EntryKind(job.kind),
+        run,
+        job.key,
+        answer.model_copy(update={"environment": answer.environment.model_copy(update=missing)}),
         cites=job.cites if job.kind == "confirmation" else baseline.seq if baseline else None,
         candidate=candidate(job, language),
         fingerprint=_fingerprint(job, answer, source_hash),
-        device=answer.device,
-        environment=answer.environment.model_copy(update=missing),
-        judge_protocol=answer.protocol,
-        verdict=answer.verdict,
-        reason=_reason(answer),
-        trust=answer.trust,
-        recording=answer.recording,
-        resources=answer.resources,
-        workloads=answer.workloads,
-        summary=answer.summary,
-        cost=answer.cost,
+        **_outcome(answer, "recording", "resources", "summary"),
     )
 
 
@@ -133,21 +112,12 @@ def repeated_draft(job: Job, language: str, answer: JudgeAnswer, measured: Entry
     return EntryDraft(**fields | own)
 
 
-def _fingerprint(job: Job, answer: JudgeAnswer, source_hash: str | None) -> Fingerprint | None:
-    if job.kind != "evaluation" or (source_hash is None and answer.binary is None):
-        return None
-    return Fingerprint(source=source_hash, binary=answer.binary)
+def _fingerprint(job: Job, answer: JudgeAnswer, source_hash: str) -> Fingerprint | None:
+    return Fingerprint(source=source_hash, binary=answer.binary) if job.kind == "evaluation" else None
 
 
 def unjudged_draft(
-    run: str,
-    job: Job,
-    language: str,
-    judge: JudgeReady,
-    verdict: Verdict,
-    reason: str,
-    workloads: int,
-    cites: int | None,
+    run: str, job: Job, language: str, judge: JudgeReady, verdict: Verdict, reason: str, of: int, cites: int | None
 ) -> EntryDraft:
     """Return the entry of a candidate that has a verdict without a judge's answer: no workload passed.
 
@@ -158,38 +128,18 @@ def unjudged_draft(
         judge: the present judge.
         verdict: the verdict.
         reason: its reason, in one line.
-        workloads: the number of the problem's workloads.
+        of: the number of the problem's workloads.
         cites: `seq` of the baseline entry, or of a confirmation's evaluation.
     """
-    return EntryDraft(
-        kind=EntryKind(job.kind),
-        run=run,
-        problem=job.key.problem,
-        problem_digest=job.key.problem_digest,
-        target=job.key.target,
-        cites=cites,
-        candidate=candidate(job, language),
-        device=judge.device,
-        environment=judge.environment,
-        judge_protocol=judge.protocol,
-        verdict=verdict,
-        reason=reason,
-        summary=Summary(passed=0, of=workloads),
-    )
+    answer = {"verdict": verdict, "reason": reason, "summary": Summary(passed=0, of=of)}
+    return _draft(EntryKind(job.kind), run, job.key, judge, cites=cites, candidate=candidate(job, language), **answer)
 
 
 def champion_draft(confirmation: Entry) -> EntryDraft:
     """Return the entry that makes a confirmed candidate the champion."""
-    return EntryDraft(
-        kind=EntryKind.CHAMPION,
-        run=confirmation.run,
-        problem=confirmation.problem,
-        problem_digest=confirmation.problem_digest,
-        target=confirmation.target,
-        cites=confirmation.seq,
-        candidate=confirmation.candidate,
-        summary=confirmation.summary,
-    )
+    names = ("run", "problem", "problem_digest", "target", "candidate", "summary")
+    fields = {name: getattr(confirmation, name) for name in names}
+    return EntryDraft(kind=EntryKind.CHAMPION, cites=confirmation.seq, **fields)
 
 
 def candidate(job: Job, language: str) -> Candidate:

@@ -10,7 +10,6 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from harness.daemon.queue import EvaluationQueue, Job, Key
 from harness.daemon.snapshots import Snapshots
@@ -42,17 +41,9 @@ Judges = Mapping[str, JudgeReady]
 """Target -> a ready judge of it. The judge's version is part of a measurement's key."""
 
 
-@dataclass(frozen=True)
-class NextSteps:
-    """The due steps that follow from the entries of one problem."""
-
-    confirm: Row | None
-    """The evaluation to measure again: the best one that would make a champion."""
-    champion: Row | None
-    """The confirmation that makes a champion and has no champion entry yet."""
-
-
-def next_steps(index: Index, problem: str, digest: str, target: str, judge: str, run: str) -> NextSteps:
+def next_steps(
+    index: Index, problem: str, digest: str, target: str, judge: str, run: str
+) -> tuple[Row | None, Row | None]:
     """Return the confirmation and the champion that are due for a problem.
 
     Entries of earlier forms of the problem (other digests) and of other judge protocols do not count. An evaluation is
@@ -65,6 +56,10 @@ def next_steps(index: Index, problem: str, digest: str, target: str, judge: str,
         target: the target's name.
         judge: the judge version.
         run: the run's name.
+
+    Returns:
+        The evaluation to measure again: the best one that would make a champion. And the confirmation that makes a
+        champion and has no champion entry yet.
     """
     where = "WHERE problem = ? AND target = ? AND run = ? AND problem_digest = ?"
     values = (problem, target, run, digest)
@@ -86,7 +81,7 @@ def next_steps(index: Index, problem: str, digest: str, target: str, judge: str,
         if row.seq not in confirmed and needs_confirmation(row, champion)
     ]
     unrecorded = champion if champion is not None and champion.seq not in recorded else None
-    return NextSteps(max(waiting, key=rank, default=None), unrecorded)
+    return max(waiting, key=rank, default=None), unrecorded
 
 
 class DueWork:
@@ -226,20 +221,17 @@ class DueWork:
         digest = self._digest(base, place.problem)
         moved = last_state is not None and last_state[1:] == state[1:]
         if not moved:
+            own, form = (place.problem, target), (digest, judge)
             self._queue.drop(
-                lambda job: (
-                    (job.key.problem, job.key.target) == (place.problem, target)
-                    and (job.key.problem_digest, job.key.judge) != (digest, judge)
-                )
+                lambda job: (job.key.problem, job.key.target) == own and (job.key.problem_digest, job.key.judge) != form
             )
         if digest is None:
             self._compared.pop((branch, target), None)  # dropped jobs are queued again once the problem can be judged
             return []
         due = []
-        for candidate in committed_candidates(
-            self._repo, branch, tip, base, target, since=last_state[0] if last_state and moved else None
-        ):
-            if not self._index.has(digest, candidate.tree, target, judge):
+        since = last_state[0] if last_state and moved else None
+        for candidate in committed_candidates(self._repo, branch, tip, base, target, since=since):
+            if self._index.find(digest, candidate.tree, target, judge) is None:
                 key = Key(candidate.problem, digest, candidate.tree, target, judge)
                 due.append((candidate.at, Job("evaluation", key, candidate.commit, branch, candidate.worker)))
         self._compared[branch, target] = state
@@ -252,29 +244,26 @@ class DueWork:
         digest = self._digest(base, problem)
         if digest is None:
             return
-        steps = next_steps(self._index, problem, digest, target, judge, self._config.run)
-        row = steps.confirm
+        row, champion = next_steps(self._index, problem, digest, target, judge, self._config.run)
         if row is not None and row.tree and row.commit and row.branch and row.worker:
             key = Key(problem, digest, row.tree, target, judge)
             self._queue.add(Job("confirmation", key, row.commit, row.branch, row.worker, row.seq))
         self._followed[problem, target] = state
         if problem in self._with_outdated(target, judge):
             self._measure_again(problem, digest, target, judge)
-        entry = self._index.entry(problem, steps.champion.seq) if steps.champion else None
+        entry = self._index.entry(problem, champion.seq) if champion else None
         if entry is not None:
             self._record_champion(entry)
 
     def _with_outdated(self, target: str, judge: str) -> frozenset[str]:
         """Return the problems with entries to measure again, whose candidates may no longer be on a branch."""
         if self._outdated.get(target, ("",))[0] != judge:
-            self._outdated[target] = judge, frozenset(self._find_outdated(target))
+            # Entries are read only if some have an older protocol.
+            is_older = self._index.has_older_protocol(self._config.run, JUDGE_PROTOCOL)
+            problems = known_problems(self._index) if is_older else []
+            table = standings(self._index, problems, target, self._config.run) if problems else ()
+            self._outdated[target] = judge, frozenset(standing.problem for standing in table if standing.outdated)
         return self._outdated[target][1]
-
-    def _find_outdated(self, target: str) -> Iterable[str]:
-        """Yield the problems with entries to measure again. Entries are read only if some have an older protocol."""
-        if self._index.has_older_protocol(self._config.run, JUDGE_PROTOCOL):
-            table = standings(self._index, known_problems(self._index), target, self._config.run)
-            yield from (standing.problem for standing in table if standing.outdated)
 
     def _measure_again(self, problem: str, digest: str, target: str, judge: str) -> None:
         """Queue the champion and the runner-up of an older judge protocol; their confirmations follow later."""

@@ -15,7 +15,6 @@ from harness.model.process_status import DaemonStatus
 
 ADDRESS = "127.0.0.1"
 _WAIT_BOUNDS_S = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 15.0, 60.0, 300.0)
-_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 @dataclass
@@ -83,7 +82,7 @@ class MetricsServer:
                 is_metrics = self.path == "/metrics"
                 body = metrics.text().encode() if is_metrics else b"see /metrics\n"
                 self.send_response(200 if is_metrics else 404)
-                self.send_header("Content-Type", _TYPE)
+                self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)

@@ -68,12 +68,9 @@ class Profiles:
         problem = self._snapshots.problem(self._tip(), order.problem)
         candidate = self._snapshots.candidate(order.commit, order.problem, order.target, order.tree)
         return JudgeRequest(
+            **problem.request_fields,
             id=uuid.uuid4().hex,
             kind="profile",
-            problem=problem.key,
-            problem_dir=str(problem.directory),
-            problem_digest=problem.digest,
-            data_root=str(problem.data_root) if problem.data_root else None,
             solution_dir=str(candidate),
             workload=order.workload,
         )

@@ -41,21 +41,13 @@ class Job:
     """Kind `evaluation`: True for a champion or runner-up of an older judge protocol, which goes first."""
 
 
-def _anything(job: Job) -> bool:
-    del job
-    return True
-
-
 class EvaluationQueue:
     """Waiting jobs in one lane per worker, taken in turn; and the jobs in flight.
 
-    Args:
-        confirmations_first: due confirmations and former champions precede the evaluations of every worker.
-        clock: returns the present time in seconds.
+    Due confirmations and former champions precede the evaluations of every worker.
     """
 
-    def __init__(self, *, confirmations_first: bool = True, clock: Callable[[], float] = time.monotonic) -> None:
-        self._confirmations_first, self._clock = confirmations_first, clock
+    def __init__(self) -> None:
         self._lanes: OrderedDict[str, deque[Job]] = OrderedDict()
         self._added_at: dict[tuple[JobKind, Key], float] = {}
         """Jobs that wait or are in flight -> when they were added."""
@@ -66,11 +58,11 @@ class EvaluationQueue:
         identity = (job.kind, job.key)
         if identity in self._added_at:
             return False
-        self._added_at[identity] = self._clock()
+        self._added_at[identity] = time.monotonic()
         self._lanes.setdefault(job.worker, deque()).append(job)
         return True
 
-    def take(self, target: str, allowed: Callable[[Job], bool] = _anything) -> Job | None:
+    def take(self, target: str, allowed: Callable[[Job], bool] = lambda _: True) -> Job | None:
         """Return the next job for a judge of `target`, which is then in flight; None if no allowed job waits.
 
         The worker whose job is taken goes to the end of the turn.
@@ -83,11 +75,8 @@ class EvaluationQueue:
         def fits(job: Job) -> bool:
             return job.key.target == target and allowed(job)
 
-        if self._confirmations_first:
-            job = self._first(lambda job: job.kind == "confirmation" and fits(job))
-            job = job or self._first(lambda job: job.is_repeat and fits(job)) or self._first(fits)
-        else:
-            job = self._first(fits)
+        job = self._first(lambda job: job.kind == "confirmation" and fits(job))
+        job = job or self._first(lambda job: job.is_repeat and fits(job)) or self._first(fits)
         if job is None:
             return None
         lane = self._lanes[job.worker]
@@ -101,34 +90,32 @@ class EvaluationQueue:
 
     def waited_s(self, job: Job) -> float:
         """Return the seconds since a job was added."""
-        return self._clock() - self._added_at[job.kind, job.key]
+        return time.monotonic() - self._added_at[job.kind, job.key]
 
-    def put_back(self, job: Job) -> None:
-        """Return a job in flight to the head of its lane, and its worker to the head of the turn."""
-        del self._in_flight[job.kind, job.key]
-        self._lanes.setdefault(job.worker, deque()).appendleft(job)
-        self._lanes.move_to_end(job.worker, last=False)
+    def put_back(self, job: Job, *, last: bool = False) -> None:
+        """Return a job in flight to the head of its lane, and its worker to the head of the turn.
 
-    def put_last(self, job: Job) -> None:
-        """Return a job in flight to the end of its lane, and its worker to the end of the turn."""
+        Args:
+            job: the job.
+            last: return both to the end instead.
+        """
         del self._in_flight[job.kind, job.key]
-        self._lanes.setdefault(job.worker, deque()).append(job)
-        self._lanes.move_to_end(job.worker)
+        lane = self._lanes.setdefault(job.worker, deque())
+        (lane.append if last else lane.appendleft)(job)
+        self._lanes.move_to_end(job.worker, last=last)
 
     def finish(self, job: Job) -> None:
         """Remove a job in flight: its outcome is in the ledger, or it no longer needs a judgement."""
         del self._in_flight[job.kind, job.key]
         self._added_at.pop((job.kind, job.key), None)
 
-    def drop(self, condition: Callable[[Job], bool]) -> int:
-        """Remove waiting jobs (of a problem that has changed, for example); return their number."""
-        dropped = [job for job in self.waiting() if condition(job)]
-        for job in dropped:
+    def drop(self, condition: Callable[[Job], bool]) -> None:
+        """Remove waiting jobs (of a problem that has changed, for example)."""
+        for job in [job for job in self.waiting() if condition(job)]:
             self._lanes[job.worker].remove(job)
             if not self._lanes[job.worker]:
                 del self._lanes[job.worker]
             self._added_at.pop((job.kind, job.key), None)
-        return len(dropped)
 
     def waiting(self, kind: JobKind | None = None) -> Iterator[Job]:
         """Yield the jobs that wait, lane by lane."""
@@ -140,9 +127,6 @@ class EvaluationQueue:
     def in_flight(self, kind: JobKind | None = None) -> list[Job]:
         """Return the jobs that were taken and are not finished."""
         return [job for job in self._in_flight.values() if kind is None or job.kind == kind]
-
-    def __contains__(self, identity: tuple[JobKind, Key]) -> bool:
-        return identity in self._added_at
 
     def __len__(self) -> int:
         return sum(len(lane) for lane in self._lanes.values())

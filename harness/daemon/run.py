@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import os
 import threading
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 from harness.daemon.daemon import Daemon
-from harness.daemon.invocation import evaluations_before
 from harness.daemon.metrics import DaemonMetrics, MetricsServer
-from harness.errors import HarnessError
+from harness.errors import FormatError, HarnessError
 from harness.failpoints import failpoint
+from harness.formats.bounded import load_json_file
 from harness.git.repo import Repo
 from harness.ledger.index import Index
 from harness.ledger.ledger import Ledger
@@ -19,9 +21,11 @@ from harness.model.config import Config
 from harness.model.devices import expand_devices
 from harness.model.verdict import EntryKind
 from harness.workspace.directories import Workspace
-from harness.workspace.files import file_lock
+from harness.workspace.files import atomic_write, file_lock
 from harness.workspace.head_record import only_head
 from harness.workspace.judge_source import LocalJudges, OpenJudges
+from harness.workspace.parent_process import PARENT_VARIABLE
+from harness.workspace.process_identity import start_ticks
 
 logger = logging.getLogger(__name__)
 
@@ -102,3 +106,35 @@ def run_daemon(
             daemon.run(stop, once=once)
         finally:
             daemon.close()
+
+
+def current_invocation() -> str | None:
+    """Return the pid and start time of the supervisor that started this process; None without a supervisor.
+
+    It must be called before `end_with_parent`, which removes the supervisor's pid from the environment.
+    """
+    supervisor = os.environ.get(PARENT_VARIABLE)
+    if supervisor is None:
+        return None
+    began = start_ticks(int(supervisor))
+    return f"{supervisor}-{began}" if began is not None else None
+
+
+def evaluations_before(workspace: Workspace, invocation: str, count: int) -> int:
+    """Return the number of evaluations in the ledger when the invocation began.
+
+    Args:
+        workspace: the workspace of the ledger.
+        invocation: identity of the invocation.
+        count: the present number; the invocation's first daemon stores and returns it.
+
+    Raises:
+        ConfigurationError: the number cannot be written.
+    """
+    file = workspace.state / "invocation.json"
+    with suppress(OSError, FormatError, ValueError, KeyError, TypeError):
+        stored = load_json_file(file)
+        if stored["id"] == invocation:
+            return int(stored["evaluations_before"])
+    atomic_write(file, json.dumps({"version": 1, "id": invocation, "evaluations_before": count}))
+    return count

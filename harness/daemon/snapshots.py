@@ -67,15 +67,12 @@ class Snapshots:
                 where=problem_path(key),
                 remedy="commit it there: only committed problems are judged",
             )
-        problem_or_error = self._problems.get((key, tree))
-        if problem_or_error is None or (
-            isinstance(problem_or_error, Problem) and not problem_or_error.directory.is_dir()
-        ):
-            problem_or_error = self._load(commit, key, tree)
-            self._problems[key, tree] = problem_or_error
-        if isinstance(problem_or_error, FormatError):
-            raise problem_or_error
-        return problem_or_error
+        problem = self._problems.get((key, tree))
+        if problem is None or (isinstance(problem, Problem) and not problem.directory.is_dir()):
+            problem = self._problems[key, tree] = self._load(commit, key, tree)
+        if isinstance(problem, FormatError):
+            raise problem
+        return problem
 
     def candidate(self, commit: str, key: str, target: str, tree: str) -> Path:
         """Return the directory of a candidate's files.
@@ -100,7 +97,7 @@ class Snapshots:
             digest = problem_digest(incoming)
             directory = self._problems_dir / digest.removeprefix("sha256:")
             failpoint("daemon.before_problem_kept")
-            if not _holds(directory, digest):
+            if not (directory.is_dir() and problem_digest(directory) == digest):
                 shutil.rmtree(directory, ignore_errors=True)
                 incoming.rename(directory)
             failpoint("daemon.after_problem_kept")
@@ -109,8 +106,3 @@ class Snapshots:
             return error
         finally:
             shutil.rmtree(incoming, ignore_errors=True)
-
-
-def _holds(directory: Path, digest: str) -> bool:
-    """Return whether a snapshot exists and has the digest in its name."""
-    return directory.is_dir() and problem_digest(directory) == digest

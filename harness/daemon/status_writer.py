@@ -51,13 +51,11 @@ class StatusWriter:
 
     def _pause(self, reason: str | None) -> None:
         """Show the reason for a pause of judging, or remove it."""
-        sentence = None if reason is None else f"{_PAUSED}: {reason}; tried again until it works"
-        if sentence is not None and sentence in self._messages:
-            return
-        self.remove_messages(_PAUSED)
-        if sentence is not None:
-            logger.warning("%s", sentence)
-            self._messages.append(sentence)
+        sentence = f"{_PAUSED}: {reason}; tried again until it works"
+        if reason is None or sentence not in self._messages:
+            self.remove_messages(_PAUSED)
+        if reason is not None:
+            self.add_message(sentence)
 
     def remove_messages(self, beginning: str) -> None:
         """Remove the messages that begin with `beginning`."""
@@ -110,12 +108,6 @@ class StatusWriter:
         with contextlib.suppress(HarnessError, OSError):  # a full disk is reported where entries are written
             write_status(self._workspace, status)
         return status
-
-
-def pausing_fault(judges: Sequence[JudgeClient]) -> str | None:
-    """Return the fault of this machine that prevents the work of all judges; None if one can work."""
-    faults = [judge.host_fault for judge in judges if judge.state != "given up"]
-    return faults[0] if faults and all(faults) else None
 
 
 def _judge_status(judge: JudgeClient, worker: str | None) -> JudgeStatus:

@@ -19,7 +19,7 @@ from harness.failpoints import failpoint
 from harness.formats.ledger_heads import with_heads_of
 from harness.git.checkout import Checkout, LocalChange, index_lines, locked_index, refresh, tree_entries
 from harness.git.checkout import local_changes as checkout_changes
-from harness.git.environment import Git
+from harness.git.environment import Git, text_of
 from harness.model.paths import HEADS, LEDGER
 from harness.workspace.files import file_lock
 
@@ -28,10 +28,6 @@ _LOCK_S = 120.0
 _OLD_SCRATCH_S = 3600.0
 _REASON = "kernel-harness: commit"
 """The message of the harness in the reflog."""
-
-
-class BranchMovedError(RepositoryError):
-    """The branch is not at the commit that the caller expected."""
 
 
 class BranchBusyError(RepositoryError):
@@ -84,13 +80,7 @@ BeforeMove = Callable[[Sequence[AppendedFile]], None]
 
 
 def commit(
-    writer: Writer,
-    branch: str,
-    change: Change | Build,
-    message: str,
-    *,
-    expect: str | None = None,
-    before_move: BeforeMove | None = None,
+    writer: Writer, branch: str, change: Change | Build, message: str, *, before_move: BeforeMove | None = None
 ) -> str:
     """Commit `change` on top of `branch` and refresh the checkout.
 
@@ -99,14 +89,12 @@ def commit(
         branch: the branch's short name; it must exist.
         change: the change, or a function that returns it from the branch's content.
         message: the whole commit message.
-        expect: the commit that the branch must be at; None accepts any tip.
         before_move: called with the files that the commit appends to, before the branch moves.
 
     Returns:
         The new commit's id; the tip's id if nothing changes.
 
     Raises:
-        BranchMovedError: `expect` is given, and the branch is at another commit.
         BranchBusyError: a rebase of the branch is in progress.
         RepositoryError: the branch is missing, or git refused to move it for 20 s.
     """
@@ -119,8 +107,6 @@ def commit(
             tip = resolve(writer.git, f"refs/heads/{branch}")
             if tip is None:
                 raise RepositoryError(f"there is no branch {branch}", where=str(writer.git.git_dir))
-            if expect is not None and tip != expect:
-                raise BranchMovedError(f"{branch} is at {tip[:12]}, not at {expect[:12]}")
             lost = lost_appends(writer, branch, tip)
             resolved_change = change if isinstance(change, Change) else change(_reader(writer, tip, lost))
             built = _build(writer, tip, resolved_change, lost, message)
@@ -260,7 +246,7 @@ def _build(writer: Writer, tip: str, change: Change, lost: Mapping[str, str], me
     git = writer.git.using(index_file=private)
     try:
         git.run("read-tree", tip)
-        git.run("update-index", "-z", "--index-info", stdin=index_lines(entries, len(tip)))
+        git.run("update-index", "-z", "--index-info", stdin=index_lines(entries))
         tree = git.run("write-tree").text
     finally:
         private.unlink(missing_ok=True)
@@ -400,11 +386,7 @@ def lost_appends(writer: Writer, branch: str, tip: str) -> dict[str, str]:
 def _refuse_rebase(git: Git, branch: str) -> None:
     for head_name in ("rebase-merge/head-name", "rebase-apply/head-name"):
         for directory in (git.git_dir, *sorted((git.git_dir / "worktrees").glob("*"))):
-            try:
-                name = (directory / head_name).read_text().strip()
-            except (FileNotFoundError, NotADirectoryError):
-                continue
-            if name == f"refs/heads/{branch}":
+            if (text_of(directory / head_name) or "").strip() == f"refs/heads/{branch}":
                 raise BranchBusyError(
                     f"{branch} is being rebased: nothing is committed to it until the rebase has ended",
                     where=str(directory),

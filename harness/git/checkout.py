@@ -8,7 +8,6 @@ are recorded (`Behind`) and updated later.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -25,8 +24,10 @@ from typing import Literal
 from harness.errors import FormatError, RepositoryError
 from harness.failpoints import failpoint
 from harness.formats.bounded import load_json_file
-from harness.git.environment import Git
+from harness.git.environment import Git, checked_out_branch
+from harness.git.tree_ids import blob_id
 from harness.model.paths import LEDGER
+from harness.model.truncate import first_names
 from harness.workspace.files import atomic_write
 from harness.workspace.process_identity import start_ticks
 
@@ -38,6 +39,7 @@ _TEMPORARY = re.compile(r"(^|/)\.[^/]*\.[0-9a-f]{12}\.tmp$")
 """Names of files that a refresh writes before it renames them."""
 _HISTORY = 500
 
+ChangeKind = Literal["modified", "deleted", "staged", "untracked", "in conflict"]
 Blob = str | None
 """A blob's id, or None without a file."""
 Behind = dict[str, list[Blob]]
@@ -59,8 +61,7 @@ class Checkout:
 
     def branch(self) -> str | None:
         """The branch that is checked out; None when HEAD is detached (a rebase or bisect, for instance)."""
-        head = (self.git.git_dir / "HEAD").read_text().strip()
-        return head.removeprefix("ref: refs/heads/") if head.startswith("ref: refs/heads/") else None
+        return checked_out_branch(self.git.git_dir)
 
     def behind(self) -> Behind:
         """Return the files that an earlier commit did not refresh."""
@@ -139,15 +140,14 @@ def refresh(checkout: Checkout, tip: str, scratch: Path) -> None:
     behind = checkout.behind()
     if not behind:
         return
-    tip_entries = tree_entries(checkout.git, tip, behind)
-    present = _index_entries(checkout.git, behind)
+    tip_entries, present = tree_entries(checkout.git, tip, behind), _index_entries(checkout.git, behind)
     remaining: Behind = {}
     changed: dict[str, tuple[str, str] | None] = {}
     sparse: list[str] = []
     for path, former in behind.items():
-        tip_entry, index_entry = tip_entries.get(path), present.get(path, _IndexEntry(None, None, skipped=False))
+        tip_entry, index_entry = tip_entries.get(path), present.get(path, _NO_ENTRY)
         replaceable: set[Blob] = {*former, tip_entry[1] if tip_entry else None}
-        file_blobs = _contents(checkout.root / path, len(tip))
+        file_blobs = _contents(checkout.root / path)
         if path.startswith(f"{LEDGER}/") and not (index_entry.blob in replaceable and file_blobs & replaceable):
             replaceable |= _once_held(checkout.git, tip, path)
         if index_entry.mode == "unmerged" or index_entry.blob not in replaceable:
@@ -185,6 +185,9 @@ class _IndexEntry:
     skipped: bool
 
 
+_NO_ENTRY = _IndexEntry(None, None, skipped=False)
+
+
 def tree_entries(git: Git, commit: str, paths: Mapping[str, object]) -> dict[str, tuple[str, str]]:
     """Return path -> (mode, blob) of those of `paths` that a commit holds.
 
@@ -216,7 +219,7 @@ def _write_if_unedited(file: Path, replaceable: set[Blob], tip_entry: tuple[str,
     """Write (or remove) a file unless a person changed it; return whether it now has the tip's content."""
     tip_blob = tip_entry[1] if tip_entry else None
     try:
-        ids = _contents(file, len(tip_blob or "0" * 40))
+        ids = _contents(file)
         if tip_blob in ids:
             return True
         if not ids & replaceable:
@@ -238,26 +241,15 @@ def _write_if_unedited(file: Path, replaceable: set[Blob], tip_entry: tuple[str,
     return True
 
 
-def _contents(file: Path, digits: int) -> set[Blob]:
+def _contents(file: Path) -> set[Blob]:
     """Return the blob ids of a file's content: as it is, and with line ends as git stores them."""
     if file.is_symlink():
-        return {blob_id(os.fsencode(file.readlink()), digits)}
+        return {blob_id(os.fsencode(file.readlink())).hex()}
     try:
         data = file.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return {None}
-    return {blob_id(data, digits), blob_id(data.replace(b"\r\n", b"\n"), digits)}
-
-
-def blob_id(data: bytes, digits: int = 40) -> str:
-    """Return git's id of a blob.
-
-    Args:
-        data: the blob's content.
-        digits: hexadecimal digits of the repository's ids (40: SHA-1, 64: SHA-256).
-    """
-    new_hash = hashlib.sha256 if digits == 64 else hashlib.sha1
-    return new_hash(b"blob %d\0" % len(data) + data).hexdigest()
+    return {blob_id(data).hex(), blob_id(data.replace(b"\r\n", b"\n")).hex()}
 
 
 def is_edited(checkout: Checkout, branch: str, path: str, blob: Blob) -> bool:
@@ -271,19 +263,13 @@ def is_edited(checkout: Checkout, branch: str, path: str, blob: Blob) -> bool:
     """
     if checkout.branch() != branch:
         return False
-    file_blobs = _contents(checkout.root / path, 40)
+    file_blobs = _contents(checkout.root / path)
     return file_blobs != {None} and not file_blobs & {blob, *checkout.behind().get(path, [])}
 
 
-def index_lines(entries: Mapping[str, tuple[str, str] | None], digits: int) -> bytes:
-    """Return the input of `git update-index -z --index-info`.
-
-    Args:
-        entries: path -> (mode, blob id); None removes the path.
-        digits: hexadecimal digits of the repository's ids.
-    """
-    removal = ("0", "0" * digits)
-    lines = ("{} {}\t{}".format(*(entry or removal), path) for path, entry in entries.items())
+def index_lines(entries: Mapping[str, tuple[str, str] | None]) -> bytes:
+    """Return the input of `git update-index -z --index-info`; an entry (mode, blob id) of None removes its path."""
+    lines = ("{} {}\t{}".format(*(entry or ("0", "0" * 40)), path) for path, entry in entries.items())
     return "".join(f"{line}\0" for line in lines).encode(errors="surrogateescape")
 
 
@@ -292,20 +278,18 @@ def _replace_index(
 ) -> None:
     private = scratch / f"index.{secrets.token_hex(6)}"
     git = checkout.git.using(index_file=private)
-    digits = next((len(entry[1]) for entry in changed.values() if entry), 40)
     try:
         with suppress(FileNotFoundError):
             shutil.copyfile(checkout.index, private)
-        git.run("update-index", "-z", "--index-info", stdin=index_lines(changed, digits))
+        git.run("update-index", "-z", "--index-info", stdin=index_lines(changed))
         if sparse:
             skipped = "".join(f"{path}\0" for path in sparse if changed[path]).encode(errors="surrogateescape")
             git.run("update-index", "-z", "--skip-worktree", "--stdin", stdin=skipped)
         git.ask("update-index", "-q", "--really-refresh")  # a non-zero status only means that some files differ
         private.replace(checkout.index)
     except RepositoryError as error:
-        raise RepositoryError(
-            f"the checkout's index cannot be refreshed: {error.message}", where=error.where
-        ) from error
+        message = f"the checkout's index cannot be refreshed: {error.message}"
+        raise RepositoryError(message, where=error.where) from error
     finally:
         private.unlink(missing_ok=True)
 
@@ -315,7 +299,7 @@ class LocalChange:
     """A file of the checkout that differs from the branch's tip."""
 
     path: str
-    kind: Literal["modified", "deleted", "staged", "untracked", "in conflict"]
+    kind: ChangeKind
 
 
 def local_changes(checkout: Checkout, tip: str, directory: str) -> list[LocalChange]:
@@ -342,7 +326,7 @@ def local_changes(checkout: Checkout, tip: str, directory: str) -> list[LocalCha
     changes = []
     for path in paths:
         tip_blob = tip_entries[path][1] if path in tip_entries else None
-        entry = index_entries.get(path, _IndexEntry(None, None, skipped=False))
+        entry = index_entries.get(path, _NO_ENTRY)
         expected = {tip_blob, *behind[path], *_once_held(checkout.git, tip, path)} if path in behind else {tip_blob}
         kind = _change_of(checkout.root / path, tip_blob, entry, expected)
         if kind is not None:
@@ -350,16 +334,14 @@ def local_changes(checkout: Checkout, tip: str, directory: str) -> list[LocalCha
     return changes
 
 
-def _change_of(
-    file: Path, tip_blob: Blob, entry: _IndexEntry, expected: set[Blob]
-) -> Literal["modified", "deleted", "staged", "untracked", "in conflict"] | None:
+def _change_of(file: Path, tip_blob: Blob, entry: _IndexEntry, expected: set[Blob]) -> ChangeKind | None:
     """Return the kind of difference between a file and the tip's blob; None if index and file are as `expected`."""
     if entry.mode == "unmerged":
         return "in conflict"
     if entry.blob not in expected:
         return "deleted" if entry.blob is None else "staged"
     try:
-        file_blobs = _contents(file, len(tip_blob or entry.blob or "0" * 40))
+        file_blobs = _contents(file)
     except OSError:  # a directory in its place, or not readable
         return "modified"
     if file_blobs & expected or (entry.skipped and file_blobs == {None}):
@@ -380,35 +362,28 @@ def state(checkout: Checkout, branch: str, tip: str) -> list[str]:
     behind = checkout.behind()
     if not behind or checkout.branch() != branch:
         return []
-    tip_entries = tree_entries(checkout.git, tip, behind)
-    index_entries = _index_entries(checkout.git, behind)
+    tip_entries, index_entries = tree_entries(checkout.git, tip, behind), _index_entries(checkout.git, behind)
     edited: list[str] = []
     stale: list[str] = []
     for path, former in behind.items():
         tip_blob = tip_entries[path][1] if path in tip_entries else None
-        ids = _contents(checkout.root / path, len(tip))
-        index_blob = index_entries[path].blob if path in index_entries else None
+        ids, index_blob = _contents(checkout.root / path), index_entries.get(path, _NO_ENTRY).blob
         if tip_blob in ids and index_blob == tip_blob:
             continue
         (stale if (ids & {tip_blob, *former}) and index_blob in {tip_blob, *former} else edited).append(path)
     sentences = []
     if edited:
         sentences.append(
-            f"{_names(edited)}: changed in {checkout.root} by a person, so kept; {branch} has a newer version. "
-            f"See both with `git diff HEAD`; take {branch}'s with `git checkout HEAD -- {_arguments(edited)}`."
+            f"{first_names(edited, _SHOWN)}: changed in {checkout.root} by a person, so kept; {branch} has a newer "
+            f"version. See both with `git diff HEAD`; take {branch}'s with `git checkout HEAD -- {_arguments(edited)}`."
         )
     if stale:
         sentences.append(
-            f"{_names(stale)}: {checkout.root} shows an older version than {branch}, because its index was locked "
-            f"(or the harness was killed). The next commit of the harness updates it, or "
+            f"{first_names(stale, _SHOWN)}: {checkout.root} shows an older version than {branch}, because its index "
+            f"was locked (or the harness was killed). The next commit of the harness updates it, or "
             f"`git checkout HEAD -- {_arguments(stale)}`. If no git command runs, remove {checkout.index}.lock first."
         )
     return sentences
-
-
-def _names(paths: Sequence[str]) -> str:
-    hidden = len(paths) - _SHOWN
-    return ", ".join(paths[:_SHOWN]) + (f" and {hidden} more" if hidden > 0 else "")
 
 
 def _arguments(paths: Sequence[str]) -> str:

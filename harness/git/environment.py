@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from subprocess import PIPE, Popen, TimeoutExpired
 
 from harness.errors import RepositoryError
 
@@ -70,6 +70,20 @@ def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 def options() -> list[str]:
     """Return the `-c` options that precede every git command."""
     return [part for key, value in _OVERRIDES.items() for part in ("-c", f"{key}={value}")]
+
+
+def text_of(path: Path) -> str | None:
+    """Return the text of one of git's own files; None if it does not exist."""
+    try:
+        return path.read_text()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def checked_out_branch(git_dir: Path) -> str | None:
+    """Return the branch of a checkout, by its git directory; None if HEAD is detached or missing."""
+    head = (text_of(git_dir / "HEAD") or "").strip()
+    return head.removeprefix("ref: refs/heads/") if head.startswith("ref: refs/heads/") else None
 
 
 @dataclass(frozen=True)
@@ -132,48 +146,25 @@ class Git:
         Raises:
             RepositoryError: git is missing, or did not end within `deadline_s`.
         """
-        return run_git(
-            self.command(*arguments),
-            environment=self.environment(extra),
-            directory=self.work_tree or self.git_dir,
-            stdin=stdin,
-            deadline_s=deadline_s,
-        )
+        command, environment = self.command(*arguments), self.environment(extra)
+        directory = self.work_tree or self.git_dir
+        return run_git(command, environment=environment, directory=directory, stdin=stdin, deadline_s=deadline_s)
 
-    def run(
-        self,
-        *arguments: str,
-        stdin: bytes = b"",
-        extra: Mapping[str, str] | None = None,
-        deadline_s: float = DEADLINE_S,
-    ) -> GitAnswer:
+    def run(self, *arguments: str, stdin: bytes = b"") -> GitAnswer:
         """Run a command that must succeed, and return its output.
 
         Args:
             arguments: the command's arguments after `git`.
             stdin: the bytes on standard input.
-            extra: further environment variables.
-            deadline_s: time limit of the command, in seconds.
 
         Raises:
             RepositoryError: the command failed; the message has git's error output.
         """
-        answer = self.ask(*arguments, stdin=stdin, extra=extra, deadline_s=deadline_s)
+        answer = self.ask(*arguments, stdin=stdin)
         if answer.code:
-            raise refused(self.git_dir, arguments, answer)
+            reason = answer.stderr.strip() or f"exit status {answer.code}"
+            raise RepositoryError(f"git {' '.join(arguments)[:200]}: {reason}", where=str(self.git_dir))
         return answer
-
-
-def refused(git_dir: Path, arguments: tuple[str, ...], answer: GitAnswer) -> RepositoryError:
-    """Return the error for a git command that failed.
-
-    Args:
-        git_dir: the repository.
-        arguments: the command's arguments.
-        answer: the command's exit status and output.
-    """
-    reason = answer.stderr.strip() or f"exit status {answer.code}"
-    return RepositoryError(f"git {' '.join(arguments)[:200]}: {reason}", where=str(git_dir))
 
 
 def run_git(
@@ -192,14 +183,9 @@ def run_git(
         RepositoryError: git is missing, the directory does not exist, or the deadline has passed.
     """
     try:
-        process = subprocess.Popen(
-            command,
-            cwd=directory,
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,  # a process group of its own, which is ended as a whole
+        # It has a process group of its own, which is ended as a whole.
+        process = Popen(
+            command, cwd=directory, env=environment, stdin=PIPE, stdout=PIPE, stderr=PIPE, start_new_session=True
         )
     except FileNotFoundError as error:
         if not directory.is_dir():
@@ -208,7 +194,7 @@ def run_git(
     with process:
         try:
             stdout, stderr = process.communicate(stdin, timeout=deadline_s)
-        except subprocess.TimeoutExpired as error:
+        except TimeoutExpired as error:
             _end(process)
             raise RepositoryError(
                 f"git did not answer within {deadline_s:g} s: {' '.join(command)[-200:]}", where=str(directory)
@@ -219,13 +205,13 @@ def run_git(
     return GitAnswer(process.returncode, stdout, stderr.decode(errors="replace"))
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end(process: Popen[bytes]) -> None:
     """End git and its child processes: a filter or transport would keep the pipes open."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGTERM)
     try:
         process.communicate(timeout=_TERMINATE_S)
-    except subprocess.TimeoutExpired:
+    except TimeoutExpired:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.communicate()

@@ -16,14 +16,6 @@ import git as gitpython
 T = TypeVar("T")
 
 
-class ObjectHeader(NamedTuple):
-    """Id, type and size in bytes of an object."""
-
-    oid: str
-    kind: str
-    size: int
-
-
 class GitObject(NamedTuple):
     """Type and content of an object."""
 
@@ -73,10 +65,10 @@ class ObjectReader:
         data = self._query(lambda reader: reader.get_object_data(name))
         return GitObject(_text(data[1]), bytes(data[3])) if data else None
 
-    def header(self, name: str) -> ObjectHeader | None:
-        """Return the header of an object by id or revision expression; None if it does not exist."""
+    def id_of(self, name: str) -> str | None:
+        """Return the id of an object by id or revision expression; None if it does not exist."""
         data = self._query(lambda reader: reader.get_object_header(name))
-        return ObjectHeader(_text(data[0]), _text(data[1]), data[2]) if data else None
+        return _text(data[0]) if data else None
 
     def _query(self, request: Callable[[_CleanGit], T]) -> T | None:
         """Query the persistent `git cat-file`, restarted once if it has ended; None if there is no such object."""

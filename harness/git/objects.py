@@ -29,13 +29,8 @@ class TreeEntry:
 
     name: str
     mode: str
-    """Six octal digits, as `git ls-tree` prints them."""
+    """Six octal digits, as `git ls-tree` prints them: 040000 is a directory."""
     id: str
-
-    @property
-    def is_tree(self) -> bool:
-        """True for a directory."""
-        return self.mode == "040000"
 
 
 def commit_of(oid: str, raw: bytes) -> Commit | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from harness.git.checkout import locked_index
@@ -14,30 +16,28 @@ _STALE_LOCK_S = 60.0
 _CACHES = (":(exclude,glob)**/__pycache__/**", ":(exclude,glob)**/.pytest_cache/**")
 
 
-def new_index(tree: Worktree, commit: str) -> Git:
-    """Return git on the worktree with a private index of `commit`, in which only the problem's files are checked out.
+@contextmanager
+def new_index(tree: Worktree, commit: str) -> Iterator[Git]:
+    """Provide a private index of `commit`, in which only the problem's files are checked out, within a `with` block.
 
     Args:
         tree: the worktree.
         commit: a commit id or ref.
+
+    Yields:
+        Git on the worktree with the private index.
     """
-    private = tree.git.using(index_file=tree.admin / f"index.{secrets.token_hex(6)}.new")
+    index = tree.admin / f"index.{secrets.token_hex(6)}.new"
+    private = tree.git.using(index_file=index)
     try:
         private.run("read-tree", commit)
         names = private.run("ls-files", "-z").stdout.split(b"\0")
         inside = f"{tree.place.path}/".encode()
         outside = b"".join(name + b"\0" for name in names if name and not name.startswith(inside))
         private.run("update-index", "-z", "--skip-worktree", "--stdin", stdin=outside)
-    except BaseException:
-        drop_index(private)
-        raise
-    return private
-
-
-def drop_index(private: Git) -> None:
-    """Remove a private index."""
-    if private.index_file is not None:
-        private.index_file.unlink(missing_ok=True)
+        yield private
+    finally:
+        index.unlink(missing_ok=True)
 
 
 def install_index(tree: Worktree, private: Git) -> bool:

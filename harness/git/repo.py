@@ -12,28 +12,17 @@ from typing import Self
 
 from harness.errors import RepositoryError
 from harness.git import branch_commits, checkout, worktree_places, worktrees
-from harness.git import solution_commits as submissions
-from harness.git.branch_commits import BranchBusyError, BranchMovedError
+from harness.git.branch_commits import BranchBusyError
 from harness.git.checkout import LocalChange
 from harness.git.environment import Git
 from harness.git.object_reader import ObjectReader
 from harness.git.objects import Commit, commit_of, trailers_of
-from harness.git.solution_commits import Submission
+from harness.git.solution_commits import Submission, commit_solution, whole_message
 from harness.git.tree_export import UnfitTreeError, export_tree, name_in
 from harness.git.worktree_places import WorktreeInfo
 from harness.workspace.directories import Workspace
 
-__all__ = [
-    "BranchBusyError",
-    "BranchMovedError",
-    "Commit",
-    "Repo",
-    "Submission",
-    "UnfitTreeError",
-    "WorktreeInfo",
-]
-
-SAVED = worktrees.SAVED
+__all__ = ["BranchBusyError", "Commit", "Repo", "Submission", "UnfitTreeError", "WorktreeInfo"]
 
 
 @dataclass(frozen=True)
@@ -71,30 +60,36 @@ class Repo:
         Raises:
             RepositoryError: there is no such branch.
         """
-        header = self._objects.header(f"refs/heads/{branch}^{{commit}}")
-        if header is None:
+        oid = self._objects.id_of(f"refs/heads/{branch}^{{commit}}")
+        if oid is None:
             raise RepositoryError(f"there is no branch {branch}", where=str(self.workspace.root))
-        return header.oid
+        return oid
 
     def branches(self, prefix: str = "") -> dict[str, str]:
         """Return branch -> commit, of the branches whose names start with `prefix`."""
-        return {name: oid for name, oid in self._refs("refs/heads/", prefix).items() if name.startswith(prefix)}
+        return self.refs("refs/heads/", prefix)
 
-    def _refs(self, space: str, prefix: str = "") -> dict[str, str]:
+    def refs(self, space: str, prefix: str = "") -> dict[str, str]:
+        """Return the commits of the refs below a directory, by their names without it.
+
+        Args:
+            space: the directory, such as `refs/remotes/`.
+            prefix: the beginning of the names.
+        """
         pattern = space + prefix.rpartition("/")[0]
         listing = self.git.run("for-each-ref", "--format=%(objectname) %(refname)", pattern.rstrip("/")).text
         pairs = (line.split(" ", 1) for line in listing.splitlines())
-        return {name.removeprefix(space): oid for oid, name in pairs}
+        return {name.removeprefix(space): oid for oid, name in pairs if name.startswith(space + prefix)}
 
     def saved_work(self, prefix: str = "") -> dict[str, str]:
         """Return `<worker>/<suite>/<name>/<commit>` -> commit: unsaved work that a repair or forced removal saved."""
-        return {name: oid for name, oid in self._refs(SAVED, prefix).items() if name.startswith(prefix)}
+        return self.refs(worktrees.SAVED, prefix)
 
     # --- objects ---
 
     def has_object(self, oid: str) -> bool:
         """Return whether the repository holds an object."""
-        return self._objects.header(oid) is not None
+        return self._objects.id_of(oid) is not None
 
     def tree_of(self, commit: str, path: str = "") -> str | None:
         """Return the id of the tree or blob at a path of a commit, or None.
@@ -103,8 +98,7 @@ class Repo:
             commit: a commit id or revision expression.
             path: relative to the repository's root; "" is the root tree.
         """
-        header = self._objects.header(name_in(commit, path))
-        return header.oid if header else None
+        return self._objects.id_of(name_in(commit, path))
 
     def read(self, commit: str, path: str) -> bytes | None:
         """Return a file's content in a commit, or None if there is no file at the path.
@@ -236,9 +230,7 @@ class Repo:
 
     # --- commits on branches that people use too ---
 
-    def commit_files(
-        self, branch: str, files: Mapping[str, bytes | None], message: str, *, expect: str | None = None
-    ) -> str:
+    def commit_files(self, branch: str, files: Mapping[str, bytes | None], message: str) -> str:
         """Write files on top of a branch.
 
         Only objects and the ref are changed, by compare-and-swap, with retries if the branch moved. If the workspace's
@@ -248,18 +240,15 @@ class Repo:
             branch: the branch's short name.
             files: path -> content; None removes the file.
             message: the whole commit message.
-            expect: the commit that the branch must be at; None accepts any tip.
 
         Returns:
             The new commit's id; the tip's id if nothing changes.
 
         Raises:
-            BranchMovedError: `expect` is given, and the branch is at another commit.
             BranchBusyError: a person is rebasing the branch.
             RepositoryError: git refused.
         """
-        change = branch_commits.Change(writes=files)
-        return branch_commits.commit(self._writer(), branch, change, message, expect=expect)
+        return branch_commits.commit(self._writer(), branch, branch_commits.Change(writes=files), message)
 
     def commit_built(
         self,
@@ -399,10 +388,9 @@ class Repo:
             RepositoryError: another file of the worktree changed (the message lists it), the solution is empty, too
                 large or not of plain files, or the directory is not a worktree of the harness.
         """
-        return submissions.commit_solution(
-            self.workspace, self.git, worktree, problem, target,
-            submissions.Message(message, trailers), even_if_unchanged=even_if_unchanged,
-        )  # fmt: skip
+        whole = whole_message(message, trailers)
+        place = (self.workspace, self.git, worktree, problem, target)
+        return commit_solution(*place, whole, even_if_unchanged=even_if_unchanged)
 
 
 def requirements(workspace: Workspace) -> list[str]:
@@ -411,18 +399,14 @@ def requirements(workspace: Workspace) -> list[str]:
     file = str(workspace.git_common_dir / "config")
     answer = Git(workspace.git_common_dir).ask("config", "--file", file, "--get-regexp", r"^extensions\.|^core\.bare$")
     settings = dict(line.lower().partition(" ")[::2] for line in answer.text.splitlines())
-    problems = []
-    if settings.get("extensions.refstorage", "files") != "files":
-        problems.append(
-            "refs are stored as reftable, which cannot be watched: `git refs migrate --ref-format=files` (git 2.46)"
-        )
-    if settings.get("extensions.objectformat", "sha1") != "sha1":
-        problems.append(
-            "object ids are SHA-256, which GitPython cannot read: create the workspace in a SHA-1 repository"
-        )
-    if settings.get("core.bare") == "true":
-        problems.append("the repository is bare: the workspace needs a checkout")
-    return problems
+    reftable = "refs are stored as reftable, which cannot be watched: `git refs migrate --ref-format=files` (git 2.46)"
+    sha256 = "object ids are SHA-256, which GitPython cannot read: create the workspace in a SHA-1 repository"
+    problems = {
+        reftable: settings.get("extensions.refstorage", "files") != "files",
+        sha256: settings.get("extensions.objectformat", "sha1") != "sha1",
+        "the repository is bare: the workspace needs a checkout": settings.get("core.bare") == "true",
+    }
+    return [sentence for sentence, applies in problems.items() if applies]
 
 
 def _commit(fields: Sequence[str]) -> Commit:

@@ -19,28 +19,27 @@ from harness.git.environment import Git
 from harness.git.worktree_places import Place, Worktree
 from harness.model.paths import WORKTREE_FORM, solution_path
 from harness.model.printable import printable
+from harness.model.truncate import first_names
 from harness.workspace.directories import Workspace
 
 MAX_SOLUTION_BYTES = 16 << 20
 _PLAIN = ("100644", "100755")
 _LISTED = 8
+_WRITE_SOLUTION = "write solution.yaml and its sources there"
 
 
-@dataclass(frozen=True)
-class Message:
-    """A commit's text and its trailers."""
+def whole_message(text: str, trailers: Mapping[str, str]) -> str:
+    """Return a commit's whole message, printable.
 
-    text: str
-    trailers: Mapping[str, str]
+    A line break in a trailer would forge another trailer: it becomes a space.
 
-    def render(self) -> str:
-        """Return the whole message, printable.
-
-        A line break in a trailer would forge another trailer: it becomes a space.
-        """
-        text = printable(self.text.replace("\0", ""), keep_newlines=True).strip() or "Submit a solution"
-        lines = [printable(f"{name}: {' '.join(str(value).split())}") for name, value in self.trailers.items()]
-        return "\n\n".join(part for part in (text, "\n".join(lines)) if part) + "\n"
+    Args:
+        text: the message without trailers.
+        trailers: key -> value.
+    """
+    text = printable(text.replace("\0", ""), keep_newlines=True).strip() or "Submit a solution"
+    lines = [printable(f"{name}: {' '.join(str(value).split())}") for name, value in trailers.items()]
+    return "\n\n".join(part for part in (text, "\n".join(lines)) if part) + "\n"
 
 
 @dataclass(frozen=True)
@@ -56,14 +55,7 @@ class Submission:
 
 
 def commit_solution(
-    workspace: Workspace,
-    git: Git,
-    worktree: Path,
-    problem: str,
-    target: str,
-    message: Message,
-    *,
-    even_if_unchanged: bool = False,
+    workspace: Workspace, git: Git, worktree: Path, problem: str, target: str, message: str, *, even_if_unchanged: bool
 ) -> Submission:
     """Commit a worktree's solution on its branch; see `Repo.commit_solution`.
 
@@ -73,7 +65,7 @@ def commit_solution(
         worktree: the worktree's directory.
         problem: the problem's key, `suite/name`.
         target: the target's name.
-        message: text and trailers of the commit.
+        message: the whole message of the commit.
         even_if_unchanged: make a commit also if the branch already holds the same solution.
     """
     tree = _checked_worktree(workspace, worktree, problem)
@@ -83,8 +75,7 @@ def commit_solution(
         tip = resolve(git, f"refs/heads/{branch}") if branch else None
         if branch is None or tip is None:
             raise RepositoryError("this worktree is on no branch", where=str(worktree), remedy="start its worker again")
-        private = private_index.new_index(tree, tip)
-        try:
+        with private_index.new_index(tree, tip) as private:
             _refuse_changes_outside(private, tree, solution)
             root_tree, solution_tree = _tree_with(private, solution)
             before = git.ask("rev-parse", "--verify", "--quiet", f"{tip}:{solution}").text
@@ -92,7 +83,7 @@ def commit_solution(
                 private_index.install_index(tree, private)  # after a kill between ref and index, the index is older
                 return Submission(tip, solution_tree, branch, unchanged=True)
             failpoint("worktree.tree_written")
-            commit = git.run("commit-tree", root_tree, "-p", tip, stdin=message.render().encode(errors="replace")).text
+            commit = git.run("commit-tree", root_tree, "-p", tip, stdin=message.encode(errors="replace")).text
             failpoint("worktree.commit_written")
             answer = git.ask("update-ref", "-m", "submit", f"refs/heads/{branch}", commit, tip)
             if answer.code:
@@ -102,8 +93,6 @@ def commit_solution(
             failpoint("worktree.branch_moved")
             private_index.install_index(tree, private)  # if it is locked, the next submission updates it
             failpoint("worktree.index_followed")
-        finally:
-            private_index.drop_index(private)
     return Submission(commit, solution_tree, branch, unchanged=solution_tree == before)
 
 
@@ -112,9 +101,7 @@ def _checked_worktree(workspace: Workspace, worktree: Path, problem: str) -> Wor
         worker, suite, name = worktree.resolve().relative_to(workspace.worktrees.resolve()).parts
     except ValueError as error:
         raise RepositoryError(
-            "not a worktree of the harness",
-            where=str(worktree),
-            remedy=f"submit from {WORKTREE_FORM}",
+            "not a worktree of the harness", where=str(worktree), remedy=f"submit from {WORKTREE_FORM}"
         ) from error
     tree = worktree_places.locate(workspace, Place(worker, f"{suite}/{name}"))
     if f"{suite}/{name}" != problem:
@@ -130,9 +117,8 @@ def _checked_worktree(workspace: Workspace, worktree: Path, problem: str) -> Wor
 def _refuse_changes_outside(private: Git, tree: Worktree, solution: str) -> None:
     outside = [path for path in private_index.changes(private) if not path.startswith(f"{solution}/")]
     if outside:
-        shown = ", ".join(outside[:_LISTED]) + (f" and {len(outside) - _LISTED} more" if len(outside) > _LISTED else "")
         raise RepositoryError(
-            f"files outside {solution}/ changed: {shown}",
+            f"files outside {solution}/ changed: {first_names(outside, _LISTED)}",
             where=str(tree.path),
             remedy="move new files into the solution and restore the other files",
         )
@@ -142,17 +128,12 @@ def _tree_with(private: Git, solution: str) -> tuple[str, str]:
     """Return the ids of the whole tree with the worktree's solution, and of the solution's own tree."""
     root = private.work_tree
     if root is None or not (root / solution).is_dir() or (root / solution).is_symlink():
-        raise RepositoryError(
-            "there is no solution", where=solution, remedy="write solution.yaml and its sources there"
-        )
+        raise RepositoryError("there is no solution", where=solution, remedy=_WRITE_SOLUTION)
     private_index.add_all(private, solution)
-    rows = [
-        row.split("\t", 1) for row in private.run("ls-files", "--stage", "-z", "--", solution).text.split("\0") if row
-    ]
+    listing = private.run("ls-files", "--stage", "-z", "--", solution).text
+    rows = [row.split("\t", 1) for row in listing.split("\0") if row]
     if not rows:
-        raise RepositoryError(
-            "the solution is empty", where=solution, remedy="write solution.yaml and its sources there"
-        )
+        raise RepositoryError("the solution is empty", where=solution, remedy=_WRITE_SOLUTION)
     unfit = [name for facts, name in rows if facts.split()[0] not in _PLAIN]
     if unfit:
         raise RepositoryError(f"{unfit[0]} is no plain file: links and repositories cannot be judged", where=solution)

@@ -76,7 +76,7 @@ def _subtree(objects: ObjectReader, commit: str, path: str) -> dict[str, tuple[s
         if tree is None or tree.kind != "tree":
             raise RepositoryError(f"there is no directory {path!r} in commit {commit[:12]}")
         for entry in tree_entries_of(tree.content):
-            if entry.is_tree:
+            if entry.mode == "040000":
                 pending.append((f"{prefix}{entry.name}/", entry.id))
             else:
                 entries[f"{prefix}{entry.name}"] = entry.mode, entry.id

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import RepositoryError
-from harness.git.environment import Git
+from harness.git.environment import Git, checked_out_branch, text_of
 from harness.model.paths import NAME_FORM, is_problem, is_worker, parse_worktree_path, problem_path
 from harness.workspace.directories import Workspace
 from harness.workspace.files import file_lock
@@ -15,7 +15,6 @@ from harness.workspace.files import file_lock
 LOCK_S = 60.0
 BEING_MADE = "kernel-harness: being made\n"
 """Content of git's `locked` file of a worktree until it is complete."""
-_OURS = "harness+"
 
 
 @dataclass(frozen=True)
@@ -75,11 +74,7 @@ class Worktree:
 
     def branch(self) -> str | None:
         """Return the branch that is checked out; None if git has no record of it."""
-        try:
-            head = (self.admin / "HEAD").read_text().strip()
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        return head.removeprefix("ref: refs/heads/") if head.startswith("ref: refs/heads/") else None
+        return checked_out_branch(self.admin)
 
 
 def locate(workspace: Workspace, place: Place) -> Worktree:
@@ -109,10 +104,10 @@ def git_dir_of(root: Path) -> Path:
     dot = root / ".git"
     if dot.is_dir():
         return dot
-    try:
-        return (root / dot.read_text().strip().removeprefix("gitdir: ")).resolve()
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise RepositoryError("not a git checkout: there is no .git", where=str(root)) from error
+    pointer = text_of(dot)
+    if pointer is None:
+        raise RepositoryError("not a git checkout: there is no .git", where=str(root))
+    return (root / pointer.strip().removeprefix("gitdir: ")).resolve()
 
 
 def admin_dir_on_branch(workspace: Workspace, branch: str, *, besides: Path | None = None) -> Path | None:
@@ -124,19 +119,13 @@ def admin_dir_on_branch(workspace: Workspace, branch: str, *, besides: Path | No
         besides: an administrative directory that does not count.
     """
     common = workspace.git_common_dir
-    for admin in (common, *sorted((common / "worktrees").glob("*"))):
-        try:
-            head = (admin / "HEAD").read_text()
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        if admin != besides and head.strip() == f"ref: refs/heads/{branch}":
-            return admin
-    return None
+    admins = (admin for admin in (common, *sorted((common / "worktrees").glob("*"))) if admin != besides)
+    return next((admin for admin in admins if checked_out_branch(admin) == branch), None)
 
 
 def listing(workspace: Workspace) -> list[WorktreeInfo]:
     """Return every worktree of the harness: those that git has a record of, and directories without a record."""
-    admins = sorted((workspace.git_common_dir / "worktrees").glob(f"{_OURS}*"))
+    admins = sorted((workspace.git_common_dir / "worktrees").glob("harness+*"))
     places = {(parts[1], f"{parts[2]}/{parts[3]}") for admin in admins if len(parts := admin.name.split("+")) == 4}
     for directory in workspace.worktrees.glob("*/*/*"):
         place = parse_worktree_path(directory.relative_to(workspace.root).as_posix())
@@ -153,17 +142,10 @@ def listing(workspace: Workspace) -> list[WorktreeInfo]:
 
 def is_being_made(tree: Worktree) -> bool:
     """Return true if the worktree was begun and is not complete."""
-    try:
-        return (tree.admin / "locked").read_text() == BEING_MADE
-    except (FileNotFoundError, NotADirectoryError):
-        return False
+    return text_of(tree.admin / "locked") == BEING_MADE
 
 
 def is_linked(tree: Worktree) -> bool:
     """Return whether the two directories point at each other."""
-    try:
-        forth, back = (tree.path / ".git").read_text(), (tree.admin / "gitdir").read_text()
-        common = (tree.admin / "commondir").read_text()
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    return (forth, back, common) == (f"gitdir: {tree.admin}\n", f"{tree.path}/.git\n", "../..\n")
+    texts = [text_of(path) for path in (tree.path / ".git", tree.admin / "gitdir", tree.admin / "commondir")]
+    return texts == [f"gitdir: {tree.admin}\n", f"{tree.path}/.git\n", "../..\n"]

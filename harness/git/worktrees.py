@@ -11,22 +11,14 @@ from __future__ import annotations
 import secrets
 import shutil
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from harness.errors import RepositoryError
 from harness.failpoints import failpoint
 from harness.git.branch_commits import resolve
 from harness.git.environment import Git
-from harness.git.private_index import (
-    add_all,
-    changes,
-    drop_index,
-    drop_stale_lock,
-    install_index,
-    new_index,
-    restore_missing,
-)
+from harness.git.private_index import add_all, changes, drop_stale_lock, install_index, new_index, restore_missing
 from harness.git.worktree_places import (
     BEING_MADE,
     LOCK_S,
@@ -43,17 +35,6 @@ from harness.workspace.directories import Workspace
 SAVED = "refs/harness/saved/"
 _REMOVED = ".gone."
 _LISTED = 8
-
-
-def count_unmerged(git: Git, branch: str) -> int:
-    """Return the number of commits of a branch that no other branch holds.
-
-    Args:
-        git: the repository.
-        branch: the branch's short name.
-    """
-    other_branches = (f"--exclude={branch}", "--branches", "--remotes")
-    return int(git.run("rev-list", "--count", f"refs/heads/{branch}", "--not", *other_branches).text)
 
 
 def add(workspace: Workspace, git: Git, place: Place, branch: str, base: str) -> Path:
@@ -104,11 +85,11 @@ def remove(workspace: Workspace, git: Git, place: Place, *, force: bool) -> None
         branch, tip = _branch_and_tip(git, tree)
         if not force:
             unsaved = _unsaved(tree, tip)
-            unmerged_count = count_unmerged(git, branch) if branch and tip else 0
             losses = [f"unsaved: {', '.join(unsaved[:_LISTED])}"] if unsaved else []
-            losses += (
-                [f"{unmerged_count} commits of {branch} that no other branch has merged"] if unmerged_count else []
-            )
+            if branch and tip:
+                other_branches = (f"--exclude={branch}", "--branches", "--remotes")
+                count = git.run("rev-list", "--count", tip, "--not", *other_branches).text
+                losses += [f"{count} commits of {branch} that no other branch has merged"] if count != "0" else []
             if losses:
                 raise RepositoryError(
                     f"work would be lost: {'; '.join(losses)}",
@@ -152,13 +133,10 @@ def _unsaved(tree: Worktree, tip: str | None) -> list[str]:
     if tip is None:
         files = (file for file in tree.path.rglob("*") if not file.is_dir())
         return sorted(str(file.relative_to(tree.path)) for file in files if file != tree.path / ".git")
-    private = new_index(tree, tip)
-    try:
+    with new_index(tree, tip) as private:
         if is_being_made(tree):
             restore_missing(private)  # a file that was never written is not one that a person deleted
         return changes(private)
-    finally:
-        drop_index(private)
 
 
 def _discard(git: Git, tree: Worktree) -> None:
@@ -181,16 +159,15 @@ def _discard(git: Git, tree: Worktree) -> None:
 
 def _save(git: Git, tree: Worktree, tip: str | None) -> None:
     """Commit the files of a worktree to refs/harness/saved/<worker>/<suite>/<name>/<commit>."""
-    if tip is None:
-        empty_index = tree.path.with_name(f"{_REMOVED}{tree.path.name}.index")
-        private = git.using(work_tree=tree.path, index_file=empty_index)
-    else:
-        private = new_index(tree, tip)
-    try:
+    with ExitStack() as stack:
+        if tip is None:
+            empty_index = tree.path.with_name(f"{_REMOVED}{tree.path.name}.index")
+            private = git.using(work_tree=tree.path, index_file=empty_index)
+            stack.callback(empty_index.unlink, missing_ok=True)
+        else:
+            private = stack.enter_context(new_index(tree, tip))
         add_all(private, ".")
         tree_id = private.run("write-tree").text
-    finally:
-        drop_index(private)
     parent = ("-p", tip) if tip else ()
     text = f"Unsaved work of {tree.place.worker} on {tree.place.problem}\n"
     commit = git.run("commit-tree", tree_id, *parent, stdin=text.encode()).text
@@ -252,8 +229,7 @@ def _complete(workspace: Workspace, git: Git, tree: Worktree, branch: str) -> No
     failpoint("worktree.directory_made")
     _write(tree.path / ".git", f"gitdir: {tree.admin}\n")
     failpoint("worktree.linked")
-    private = new_index(tree, f"refs/heads/{branch}")
-    try:
+    with new_index(tree, f"refs/heads/{branch}") as private:
         if restore:
             restore_missing(private)
         failpoint("worktree.files_written")
@@ -264,8 +240,6 @@ def _complete(workspace: Workspace, git: Git, tree: Worktree, branch: str) -> No
                 where=str(tree.path),
                 remedy="try again when that command has ended",
             )
-    finally:
-        drop_index(private)
     failpoint("worktree.index_written")
     (tree.admin / "locked").unlink()
 

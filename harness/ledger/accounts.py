@@ -24,6 +24,7 @@ from harness.model.paths import ACCOUNTS
 from harness.workspace.directories import Workspace
 from harness.workspace.files import atomic_write, remove_older
 
+_ASIDE = "accounts-recorded"
 _ASIDE_S = 3 * 24 * 3600.0
 """The file of a recorded account is deleted after this time; every worker reads the ledger at each session's start."""
 
@@ -126,7 +127,7 @@ def set_aside(workspace: Workspace, account: Account) -> None:
         workspace: the workspace of the planner.
         account: the account.
     """
-    aside = _directory_aside(workspace)
+    aside = _directory(workspace, _ASIDE)
     name = f"{account.id}.json"
     with contextlib.suppress(FileNotFoundError):
         (_directory(workspace) / name).replace(aside / name)
@@ -140,7 +141,7 @@ def accounts_set_aside(workspace: Workspace, recorded_ids: Collection[str]) -> l
         workspace: the workspace of the planner.
         recorded_ids: ids of accounts to omit.
     """
-    files = [file for file in _directory_aside(workspace).glob("*.json") if file.stem not in recorded_ids]
+    files = [file for file in _directory(workspace, _ASIDE).glob("*.json") if file.stem not in recorded_ids]
     return list(_accounts_in(files))
 
 
@@ -172,10 +173,7 @@ def all_accounts(workspace: Workspace, repo: Repo, branch: str) -> list[Account]
 
 def total(accounts: Iterable[Account]) -> Spent:
     """Return the sum of the costs of accounts."""
-    whole = Spent()
-    for account in accounts:
-        whole += account.spent
-    return whole
+    return sum((account.spent for account in accounts), Spent())
 
 
 def _accounts_in(files: Iterable[Path]) -> Iterator[Account]:
@@ -184,13 +182,7 @@ def _accounts_in(files: Iterable[Path]) -> Iterator[Account]:
             yield Account.of_record(load_json_file(file))
 
 
-def _directory(workspace: Workspace) -> Path:
-    directory = workspace.state / "accounts"
-    directory.mkdir(parents=True, exist_ok=True)
-    return directory
-
-
-def _directory_aside(workspace: Workspace) -> Path:
-    directory = workspace.state / "accounts-recorded"
+def _directory(workspace: Workspace, name: str = "accounts") -> Path:
+    directory = workspace.state / name
     directory.mkdir(parents=True, exist_ok=True)
     return directory

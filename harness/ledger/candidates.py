@@ -132,12 +132,10 @@ class ProblemCandidates:
             message = committed[tree].subject if tree in committed else ""
             worker, commit = row.worker or "", row.commit or ""
             tried.append(TriedCandidate(tree, worker, verdict, row.speedup, row.reason, commit, message))
-        waiting = {tree: candidate for tree, candidate in committed.items() if tree not in judged}
-        unjudged = (
-            TriedCandidate(tree, candidate.worker, None, commit=candidate.commit, message=candidate.subject)
-            for tree, candidate in waiting.items()
-        )
-        return (*tried, *unjudged)
+        for tree, waiting in committed.items():
+            if tree not in judged:
+                tried.append(TriedCandidate(tree, waiting.worker, None, None, None, waiting.commit, waiting.subject))
+        return tuple(tried)
 
     def entry(self, tree: str) -> Entry | None:
         """Return the ledger's latest entry of a candidate, or None."""

@@ -87,16 +87,10 @@ def unconfirmed_better(index: Index, than: MeasuredCandidate) -> Row | None:
     entry = than.counts
     rows = index.rows(entry.problem, target=entry.target, kind=str(EntryKind.EVALUATION))
     cited = {row.cites for row in index.rows(entry.problem, target=entry.target, kind=str(EntryKind.CONFIRMATION))}
-    better = [
-        row
-        for row in rows
-        if row.problem_digest == entry.problem_digest
-        and row.judge_protocol == entry.judge_protocol
-        and row.verdict == Verdict.PASSED
-        and row.seq not in cited
-        and rank(row) > rank(entry)
-    ]
-    return max(better, key=rank, default=None)
+    key = (entry.problem_digest, entry.judge_protocol, Verdict.PASSED)
+    unconfirmed = [row for row in rows if row.seq not in cited]
+    passed = [row for row in unconfirmed if (row.problem_digest, row.judge_protocol, row.verdict) == key]
+    return max((row for row in passed if rank(row) > rank(entry)), key=rank, default=None)
 
 
 def why_none(index: Index, problem: str, digest: str, target: str, run: str | None) -> AnswerIsNo:
@@ -158,19 +152,8 @@ def measured_by(index: Index, row: Row) -> MeasuredCandidate | None:
     if evaluation is None:
         return None
     baseline = index.entry(row.problem, evaluation.cites) if evaluation.cites else None
-    return MeasuredCandidate(evaluation, confirmation, hash_in(index, row.problem, row.seq), baseline)
-
-
-def hash_in(index: Index, problem: str, seq: int) -> str:
-    """Return the hash of one ledger document; "" if it does not exist.
-
-    Args:
-        index: the ledger's index, refreshed by the caller.
-        problem: the problem's key, `suite/name`.
-        seq: the document's number in its file.
-    """
-    rows = index.query("SELECT hash FROM entries WHERE problem = ? AND seq = ?", (problem, seq))
-    return str(rows[0][0]) if rows else ""
+    hashes = index.query("SELECT hash FROM entries WHERE problem = ? AND seq = ?", (row.problem, row.seq))
+    return MeasuredCandidate(evaluation, confirmation, str(hashes[0][0]) if hashes else "", baseline)
 
 
 def protocol_doubt(protocol: int | None) -> str:
@@ -190,9 +173,7 @@ def doubts(candidate: MeasuredCandidate) -> list[str]:
     elif entry.verdict is not Verdict.PASSED:
         sentences.append(f"{entry.verdict}: {entry.reason}")
     sentences += weakness_lines(candidate.weaknesses)
-    slower = [
-        workload for workload in entry.workloads if workload.speedup_ci95 is not None and workload.speedup_ci95[1] < 1.0
-    ]
+    slower = [workload for workload in entry.workloads if workload.speedup_ci95 and workload.speedup_ci95[1] < 1.0]
     if slower:
         worst = min(slower, key=lambda workload: workload.speedup or 1.0)
         sentences.append(

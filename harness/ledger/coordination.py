@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from importlib import resources
 
 from harness.errors import FormatError
@@ -20,7 +19,7 @@ from harness.model.assignment import Assignment
 from harness.model.paths import is_problem, is_worker
 from harness.model.printable import printable
 from harness.model.truncate import one_line
-from harness.workspace.directories import COORDINATION_NAME
+from harness.workspace.directories import COORDINATION_NAME, Workspace
 
 SECTIONS = ("assignments", "standings", "notes")
 _STATES = ("active", "pinned", "paused")
@@ -29,23 +28,27 @@ _RULE = re.compile(r"\s*:?-+:?\s*")
 _LONGEST_QUOTE = 60
 NO_WORKER = "-"
 """The worker of a paused row, which pauses its problem for all workers."""
+_SWAP_FILES = tuple(
+    form.format(COORDINATION_NAME) for form in (".{}.swp", ".{}.swo", ".#{}", "#{}#", ".{}.kate-swp", ".~lock.{}#")
+)
+"""Files that editors write beside an open file: Vim and nano, Emacs (lock and auto-save), Kate, LibreOffice."""
 
 
-@dataclass(frozen=True)
-class Coordination:
-    """The part of COORDINATION.md that the program reads."""
+def sign_of_editing(workspace: Workspace, repo: Repo, branch: str) -> str | None:
+    """Return the sign that a person edits the file: an editor's swap file, or changes that are not committed.
 
-    assignments: tuple[Assignment, ...]
-
-    @property
-    def pinned(self) -> tuple[Assignment, ...]:
-        """Rows that the planner never moves."""
-        return tuple(row for row in self.assignments if row.state == "pinned")
-
-    @property
-    def paused(self) -> frozenset[str]:
-        """Problems that get no worker."""
-        return frozenset(row.problem for row in self.assignments if row.state == "paused")
+    Args:
+        workspace: the workspace of the checkout.
+        repo: the workspace's repository.
+        branch: the coordination branch; a checkout of another branch shows another file.
+    """
+    for name in _SWAP_FILES:
+        path = workspace.root / name
+        if path.exists() or path.is_symlink():  # Emacs' lock is a dangling link
+            return f"an editor has it open ({name})"
+    if repo.is_edited(branch, COORDINATION_NAME):
+        return "it has changes that are not committed"
+    return None
 
 
 def default_text() -> str:
@@ -65,7 +68,7 @@ def read_assignments(repo: Repo, branch: str) -> tuple[Assignment, ...]:
         RepositoryError: there is no such branch.
     """
     text = read_text(repo, branch)
-    return parse(text, where=f"{COORDINATION_NAME} on {branch}").assignments
+    return parse(text, where=f"{COORDINATION_NAME} on {branch}")
 
 
 def read_text(repo: Repo, branch: str) -> str:
@@ -88,7 +91,7 @@ def read_text(repo: Repo, branch: str) -> str:
         raise FormatError(f"is not UTF-8: {error.reason} at byte {error.start}", where=where) from error
 
 
-def parse(text: str, *, where: str = COORDINATION_NAME) -> Coordination:
+def parse(text: str, *, where: str = COORDINATION_NAME) -> tuple[Assignment, ...]:
     """Return the assignments in a text.
 
     Args:
@@ -100,40 +103,34 @@ def parse(text: str, *, where: str = COORDINATION_NAME) -> Coordination:
             message has the line.
     """
     check_size(text, where=where)
-    spans = _sections(text, where)
-    begin, end = spans["assignments"]
-    first_line = text.count("\n", 0, begin) + 1
-    rows: list[Assignment] = []
-    line_of_row: dict[tuple[str, str], int] = {}
-    header_lines = 0
-    for offset, line in enumerate(text[begin:end].splitlines()):
-        at = f"{where}:{first_line + offset}"
-        if not line.strip():
-            continue
+    begin, end = _sections(text, where)["assignments"]
+    first_number = text.count("\n", 0, begin) + 1
+    lines = [(number, line) for number, line in enumerate(text[begin:end].splitlines(), first_number) if line.strip()]
+    rows: dict[tuple[str, str], tuple[int, Assignment]] = {}
+    problem_of_worker: dict[str, str] = {}
+    for position, (number, line) in enumerate(lines):
+        at = f"{where}:{number}"
         cells = _cells(line, at)
-        if header_lines < 2:
-            _check_header(cells, header_lines, at)
-            header_lines += 1
+        if position < 2:
+            _check_header(cells, position, at)
             continue
         row = _row(cells, at)
         key = (row.worker, row.problem)
-        if key in line_of_row:
-            raise FormatError(f"{row.worker} and {row.problem} are already in line {line_of_row[key]}", where=at)
-        line_of_row[key] = first_line + offset
-        rows.append(row)
-    if header_lines == 1:
-        raise FormatError("the table's head has no line of dashes below it", where=f"{where}:{first_line}")
-    _check_workers(rows, line_of_row, where)
-    return Coordination(tuple(rows))
+        if key in rows:
+            raise FormatError(f"{row.worker} and {row.problem} are already in line {rows[key][0]}", where=at)
+        if row.state != "paused" and row.worker in problem_of_worker:
+            busy = f"{row.worker} already works on {problem_of_worker[row.worker]}"
+            raise FormatError(f"{busy}; expected one row per worker", where=at)
+        rows[key] = number, row
+        if row.state != "paused":
+            problem_of_worker[row.worker] = row.problem
+    if len(lines) == 1:
+        raise FormatError("the table's head has no line of dashes below it", where=f"{where}:{first_number}")
+    return tuple(row for _, row in rows.values())
 
 
 def render(
-    text: str,
-    *,
-    assignments: Iterable[Assignment],
-    standings_markdown: str,
-    notes: Mapping[str, str],
-    updated_at: str,
+    text: str, *, assignments: Iterable[Assignment], standings_markdown: str, notes: Mapping[str, str], updated_at: str
 ) -> str:
     """Return the text with its three sections rewritten; every byte outside the markers stays.
 
@@ -167,31 +164,36 @@ def _sections(text: str, where: str) -> dict[str, tuple[int, int]]:
     """Return section name -> (begin, end) of its content."""
     spans: dict[str, tuple[int, int]] = {}
     for name in SECTIONS:
-        begins, ends = (
-            [match.span() for match in re.finditer(rf"<!-- harness:{name} {side} -->", text)]
-            for side in ("begin", "end")
-        )
-        for side, marker_spans in (("begin", begins), ("end", ends)):
-            marker = f"<!-- harness:{name} {side} -->"
-            if not marker_spans:
-                raise FormatError(
-                    f"the marker {marker} is missing",
-                    where=where,
-                    remedy="restore both markers, each on its own line",
-                )
-            if len(marker_spans) > 1:
-                line = text.count("\n", 0, marker_spans[1][0]) + 1
-                raise FormatError(f"the marker {marker} occurs a second time", where=f"{where}:{line}")
-        if begins[0][1] > ends[0][0]:
-            line = text.count("\n", 0, ends[0][0]) + 1
-            raise FormatError(f"section {name} ends before it begins", where=f"{where}:{line}")
-        spans[name] = (begins[0][1], ends[0][0])
+        _, begin = _marker_span(text, f"<!-- harness:{name} begin -->", where)
+        end, _ = _marker_span(text, f"<!-- harness:{name} end -->", where)
+        if begin > end:
+            raise FormatError(f"section {name} ends before it begins", where=_line_at(text, end, where))
+        spans[name] = begin, end
     ordered = sorted(SECTIONS, key=lambda section: spans[section])
     for section, following in itertools.pairwise(ordered):
-        if spans[section][1] > spans[following][0]:
-            line = text.count("\n", 0, spans[following][0]) + 1
-            raise FormatError(f"section {following} begins inside section {section}", where=f"{where}:{line}")
+        begin = spans[following][0]
+        if spans[section][1] > begin:
+            message = f"section {following} begins inside section {section}"
+            raise FormatError(message, where=_line_at(text, begin, where))
     return spans
+
+
+def _marker_span(text: str, marker: str, where: str) -> tuple[int, int]:
+    """Return the position and the end of a marker that occurs once."""
+    position = text.find(marker)
+    if position < 0:
+        raise FormatError(
+            f"the marker {marker} is missing", where=where, remedy="restore both markers, each on its own line"
+        )
+    end = position + len(marker)
+    if (second := text.find(marker, end)) >= 0:
+        raise FormatError(f"the marker {marker} occurs a second time", where=_line_at(text, second, where))
+    return position, end
+
+
+def _line_at(text: str, position: int, where: str) -> str:
+    line = text.count("\n", 0, position) + 1
+    return f"{where}:{line}"
 
 
 def _cells(line: str, at: str) -> list[str]:
@@ -229,21 +231,6 @@ def _row(cells: list[str], at: str) -> Assignment:
     if not is_problem(problem):
         raise FormatError(f"`{_quoted(problem)}` is not a problem's key; expected suite/name", where=at)
     return Assignment(worker=worker, problem=problem, state=state, wanted=instruction)  # type: ignore[arg-type] # checked above
-
-
-def _check_workers(rows: list[Assignment], lines: dict[tuple[str, str], int], where: str) -> None:
-    """Refuse a worker with two problems."""
-    busy: dict[str, Assignment] = {}
-    for row in rows:
-        if row.state == "paused":
-            continue
-        line = lines[row.worker, row.problem]
-        if row.worker in busy:
-            first_problem = busy[row.worker].problem
-            raise FormatError(
-                f"{row.worker} already works on {first_problem}; expected one row per worker", where=f"{where}:{line}"
-            )
-        busy[row.worker] = row
 
 
 def _table(assignments: Iterable[Assignment]) -> str:

@@ -24,8 +24,6 @@ _IGNORED = (f"/{WORKTREES}/*", f"!/{_WORKTREES_README}", "/.harness/", "report.h
 """The last one is written by `harness report`, in its working directory."""
 _FORMERLY_IGNORED = f"/{WORKTREES}/"
 """A line of earlier versions. It also ignores the README, because git skips everything below an ignored directory."""
-_WORKFLOW = ".github/workflows/proof.yml"
-_BRANCH = "main"
 _NEEDED_BYTES = 10_000_000
 
 
@@ -80,7 +78,7 @@ def create_workspace(
         _WORKTREES_README: resources.files("harness.ledger").joinpath("WORKSPACES.md").read_bytes(),
     }
     if github:
-        files[_WORKFLOW] = proof_workflow()
+        files[".github/workflows/proof.yml"] = proof_workflow()
     new_files = {name: content for name, content in files.items() if not (root / name).exists()}
     ignore = _ignore_lines(root / ".gitignore")
     if ignore is not None:
@@ -88,8 +86,8 @@ def create_workspace(
     added = sorted(new_files)
     for suite in dict.fromkeys(name.partition("/")[0] for name in shipped.files):
         if not (root / PROBLEMS / suite).exists():
-            files_of_suite = {name: data for name, data in shipped.files.items() if name.startswith(f"{suite}/")}
-            new_files |= {f"{PROBLEMS}/{name}": content for name, content in files_of_suite.items()}
+            files_of_suite = (name for name in shipped.files if name.startswith(f"{suite}/"))
+            new_files |= {f"{PROBLEMS}/{name}": shipped.files[name] for name in files_of_suite}
             added.append(f"{PROBLEMS}/{suite}/")
     if new_files:
         with Repo(workspace) as repo:
@@ -109,7 +107,7 @@ def _checked_out_branch(root: Path) -> str:
         RepositoryError: HEAD is detached, or git refuses.
     """
     if not (root / ".git").exists():
-        command = ["git", *options(), "init", "--quiet", "--template=", f"--initial-branch={_BRANCH}", str(root)]
+        command = ["git", *options(), "init", "--quiet", "--template=", "--initial-branch=main", str(root)]
         answer = run_git(command, environment=clean_environment(), directory=root, stdin=b"", deadline_s=60)
         if answer.code:
             raise RepositoryError(f"git init: {answer.stderr.strip()}", where=str(root))

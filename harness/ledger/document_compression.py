@@ -14,18 +14,16 @@ import subprocess
 import sys
 import zlib
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any, Self
 
 Compressed = tuple[str, bytes]
 """SHA-256 of a document in hexadecimal digits, and the document compressed with zlib."""
-_LEVEL = 1
 _LENGTH_BYTES = 8
 
 
 def compress_all(documents: Sequence[bytes]) -> list[Compressed]:
     """Return the hash and the compressed bytes of each document."""
-    return [(hashlib.sha256(document).hexdigest(), zlib.compress(document, _LEVEL)) for document in documents]
+    return [(hashlib.sha256(document).hexdigest(), zlib.compress(document, level=1)) for document in documents]
 
 
 class DocumentCompressor:
@@ -41,9 +39,7 @@ class DocumentCompressor:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._close()
 
     def compress(self, documents: list[bytes]) -> list[Compressed]:

@@ -13,9 +13,8 @@ import os
 import sqlite3
 import threading
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from harness.errors import ConfigurationError, LedgerError
@@ -25,7 +24,6 @@ from harness.git.branch_commits import AppendedFile
 from harness.git.repo import Repo
 from harness.ledger.entry_rows import ROW_FIELDS, Row
 from harness.ledger.index_filling import INDEXES, SCHEMA, TABLES, Progress, update
-from harness.ledger.ledger import coordination_branch
 from harness.ledger.spool import signature
 from harness.model.entry import Entry
 from harness.model.paths import parse_ledger_file
@@ -35,12 +33,7 @@ from harness.workspace.files import file_lock, sync_directory
 
 _BUSY_S = 20.0
 """A refresh or read of another process ends much sooner, also on a busy machine; the index is rebuilt after it."""
-_REPEATABLE = (
-    Verdict.PASSED,
-    Verdict.INCORRECT_SHAPE,
-    Verdict.INCORRECT_DTYPE,
-    Verdict.INCORRECT_NUMERICAL,
-)
+_REPEATABLE = (Verdict.PASSED, Verdict.INCORRECT_SHAPE, Verdict.INCORRECT_DTYPE, Verdict.INCORRECT_NUMERICAL)
 _MAX_BINARIES = 500
 """Each takes 90 bytes of a request."""
 _NAMES = ", ".join(f'"{name}"' for name in ROW_FIELDS)
@@ -54,19 +47,15 @@ class _Stale(Exception):  # noqa: N818 - a signal between two functions of this 
     """The index cannot be updated by a read of the appended documents."""
 
 
-class _Impatient(Exception):  # noqa: N818 - a signal between two methods of this module
-    """Another process refreshes the index, and the caller accepts the present one."""
-
-
 class Index:
     """One workspace's index. Threads may share it; other processes may read and refresh it meanwhile.
 
     Args:
         workspace: the workspace of the ledger.
-        branch: the coordination branch; the default is that of harness.yaml.
+        branch: the coordination branch.
     """
 
-    def __init__(self, workspace: Workspace, *, branch: str | None = None) -> None:
+    def __init__(self, workspace: Workspace, *, branch: str) -> None:
         self._workspace, self._branch = workspace, branch
         self._path = workspace.index_file
         self._lock = threading.RLock()
@@ -76,9 +65,7 @@ class Index:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -103,10 +90,9 @@ class Index:
         Raises:
             LedgerError: the index cannot be written.
         """
-        self._branch = branch = self._branch or coordination_branch(self._workspace)
         with self._lock:
             try:
-                return self._refresh(repo, branch, progress or _no_progress, patience_s)
+                return self._refresh(repo, progress or (lambda *_: None), patience_s)
             except (OSError, sqlite3.Error) as error:
                 raise LedgerError(
                     f"the index cannot be written: {error}",
@@ -119,11 +105,8 @@ class Index:
 
         Without the record, or if no commit follows, a refresh only costs more.
         """
-        rows = [
-            (file.path, file.old, file.new, file.bytes, file.sha256, _hashes(file.appended))
-            for file in files
-            if parse_ledger_file(file.path)
-        ]
+        of_entries = (file for file in files if parse_ledger_file(file.path))
+        rows = [(file.path, file.old, file.new, file.bytes, file.sha256, _hashes(file.appended)) for file in of_entries]
         with self._lock, contextlib.suppress(_Stale, sqlite3.Error, ConfigurationError):
             lock = file_lock(self._path.with_name("index.lock"), wait_s=_BUSY_S, owner="index note")
             with lock, self._connection() as database:
@@ -140,17 +123,6 @@ class Index:
         rows = self.query("SELECT problem FROM changes WHERE revision > ?", (revision[1],))
         return {str(problem) for (problem,) in rows} if revision[0] == self._inode else None
 
-    def has(self, problem_digest: str, tree: str, target: str, judge: str) -> bool:
-        """Return whether this judge version has evaluated a candidate.
-
-        Args:
-            problem_digest: digest of the problem's form.
-            tree: git tree id of the solution directory.
-            target: the target's name.
-            judge: the judge version.
-        """
-        return self.find(problem_digest, tree, target, judge) is not None
-
     def find(self, problem_digest: str, tree: str, target: str, judge: str) -> Row | None:
         """Return the evaluation with a key, or None.
 
@@ -161,7 +133,7 @@ class Index:
             judge: the judge version.
         """
         where = "tree = ? AND problem_digest = ? AND target = ? AND judge = ? AND kind = 'evaluation'"
-        return next(iter(self.select(f"WHERE {where} LIMIT 1", (tree, problem_digest, target, judge))), None)
+        return self._first(f"WHERE {where} LIMIT 1", (tree, problem_digest, target, judge))
 
     def has_older_protocol(self, run: str, protocol: int) -> bool:
         """Return true if a run has entries of an earlier judge protocol.
@@ -204,8 +176,7 @@ class Index:
             judge: the judge version.
         """
         where = "problem = ? AND problem_digest = ? AND target = ? AND judge = ? AND kind = 'baseline'"
-        query = f"WHERE {where} ORDER BY seq DESC LIMIT 1"
-        return next(iter(self.select(query, (problem, problem_digest, target, judge))), None)
+        return self._first(f"WHERE {where} ORDER BY seq DESC LIMIT 1", (problem, problem_digest, target, judge))
 
     def rows(
         self,
@@ -214,7 +185,6 @@ class Index:
         run: str | None = None,
         kind: str | None = None,
         target: str | None = None,
-        worker: str | None = None,
         limit: int | None = None,
     ) -> list[Row]:
         """Return entries without their workloads, oldest first. None means any value.
@@ -224,10 +194,9 @@ class Index:
             run: the run's name.
             kind: the entry's kind, a value of `EntryKind`.
             target: the target's name.
-            worker: the worker's id.
             limit: the number of the newest entries to return.
         """
-        filters = {"problem": problem, "run": run, "kind": kind, "target": target, "worker": worker}
+        filters = {"problem": problem, "run": run, "kind": kind, "target": target}
         set_filters = {name: value for name, value in filters.items() if value is not None}
         where = f"WHERE {' AND '.join(f'{name} = ?' for name in set_filters)}" if set_filters else ""
         order = "seq DESC" if problem else "at DESC, problem DESC, seq DESC"
@@ -241,7 +210,7 @@ class Index:
             problem: the problem's key, `suite/name`.
             seq: the entry's number in its file.
         """
-        return next(iter(self.select("WHERE problem = ? AND seq = ?", (problem, seq))), None)
+        return self._first("WHERE problem = ? AND seq = ?", (problem, seq))
 
     def entry(self, problem: str, seq: int) -> Entry | None:
         """Return one whole entry, or None.
@@ -303,6 +272,9 @@ class Index:
         sql = f"SELECT {_NAMES} FROM entries {clause}"  # noqa: S608 - the index' own column names
         return [Row(*columns) for columns in self.query(sql, values)]
 
+    def _first(self, clause: str, values: Values) -> Row | None:
+        return next(iter(self.select(clause, values)), None)
+
     def _connection(self) -> sqlite3.Connection:
         """Return the database, opened again if another process has replaced it.
 
@@ -326,48 +298,36 @@ class Index:
             raise _Stale(f"its schema is `{schema_rows[0][0] if schema_rows else 'none'}`, not `{SCHEMA}`")
         return self._open
 
-    def _refresh(self, repo: Repo, branch: str, progress: Progress, patience_s: float | None) -> list[str]:
+    def _refresh(self, repo: Repo, progress: Progress, patience_s: float | None) -> list[str]:
         usable = False
         with contextlib.suppress(_Stale, sqlite3.DatabaseError):
-            state = {"tip": repo.tip(branch), "spool": signature(self._workspace.spool)}
+            state = {"tip": repo.tip(self._branch), "spool": signature(self._workspace.spool)}
             if dict(self._connection().execute("SELECT name, value FROM meta")).items() >= state.items():
                 return []
             usable = patience_s is not None
-        try:
-            with self._refreshing(patience_s if usable else None):
-                return self._refresh_alone(repo, branch, progress)
-        except _Impatient:
-            return []
-
-    @contextlib.contextmanager
-    def _refreshing(self, wait_s: float | None) -> Iterator[None]:
-        """Hold the lock that excludes refreshes of other processes.
-
-        Raises:
-            _Impatient: another one has been refreshing it for `wait_s` seconds.
-        """
+        wait_s = patience_s if usable else None
         with contextlib.ExitStack() as stack:
             try:
                 stack.enter_context(file_lock(self._path.with_name("index.lock"), wait_s=wait_s, owner="index refresh"))
-            except ConfigurationError as error:
-                raise _Impatient from error
-            yield
+            except ConfigurationError:  # another process refreshes the index, and the caller accepts the present one
+                return []
+            return self._refresh_alone(repo, progress)
 
-    def _refresh_alone(self, repo: Repo, branch: str, progress: Progress) -> list[str]:
+    def _refresh_alone(self, repo: Repo, progress: Progress) -> list[str]:
         try:
             with self._connection() as database:
                 database.execute("BEGIN IMMEDIATE")
-                messages = update(database, self._workspace, repo, branch, progress)
+                messages = update(database, self._workspace, repo, self._branch, progress)
                 failpoint("index.before_commit")
         except (_Stale, sqlite3.DatabaseError) as error:
             self.close()
             reason = f"the ledger's index could not be used ({error}): rebuilt from the ledger"
             messages = [reason] if self._path.exists() else []
-            messages += self._rebuild(repo, branch, progress)
+            messages += self._rebuild(repo, progress)
         failpoint("index.after_commit")
         return messages
 
-    def _rebuild(self, repo: Repo, branch: str, progress: Progress) -> list[str]:
+    def _rebuild(self, repo: Repo, progress: Progress) -> list[str]:
         """Build an index beside the old one, then replace the old one."""
         beside = self._path.with_name("index.rebuilding.sqlite")
         _remove(beside)
@@ -379,7 +339,7 @@ class Index:
             database.executescript(TABLES)
             database.execute("BEGIN")
             database.execute("INSERT INTO meta VALUES ('schema', ?)", (SCHEMA,))
-            messages = update(database, self._workspace, repo, branch, progress)
+            messages = update(database, self._workspace, repo, self._branch, progress)
             for statement in filter(str.strip, INDEXES.split(";")):  # `executescript` would commit first
                 database.execute(statement)
             failpoint("index.rebuild_before_commit")
@@ -390,7 +350,9 @@ class Index:
                 _remove(beside)
             raise
         database.close()
-        _sync(beside)
+        with beside.open("rb") as file:
+            os.fsync(file.fileno())
+        sync_directory(beside.parent)
         failpoint("index.rebuilt_beside")
         _remove(self._path)  # with its journal, which must not apply to the new file
         failpoint("index.old_removed")
@@ -413,13 +375,3 @@ def _connect(path: Path) -> sqlite3.Connection:
 def _remove(path: Path) -> None:
     for name in (path.name, f"{path.name}-journal", f"{path.name}-wal", f"{path.name}-shm"):
         path.with_name(name).unlink(missing_ok=True)
-
-
-def _sync(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-    sync_directory(path.parent)
-
-
-def _no_progress(done: int, of: int) -> None:
-    del done, of

@@ -93,9 +93,8 @@ def update(
     """
     # The spools first: a document that a flush moves to the branch meanwhile is then read twice, never missed.
     state = {"spool": signature(workspace.spool)}
-    former_positions = {
-        name: SegmentPosition(*position_fields) for name, *position_fields in database.execute("SELECT * FROM segments")
-    }
+    segments = database.execute("SELECT * FROM segments")
+    former_positions = {name: SegmentPosition(*position_fields) for name, *position_fields in segments}
     news = read_news(workspace.spool, former_positions)
     state["tip"] = repo.tip(branch)
     with contextlib.ExitStack() as stack:
@@ -149,30 +148,21 @@ class _Filling:
 
         A file whose end a person's reset cut off keeps its rows: the harness' next commit restores the end.
         """
-        former_files = {
-            file: former_state
-            for file, *former_state in self._database.execute("SELECT file, blob, bytes, digest FROM files")
-        }
+        rows = self._database.execute("SELECT file, blob, bytes, digest FROM files")
+        former_files = {file: former_state for file, *former_state in rows}
         present = {file: blob for file, blob in repo.blobs(tip, LEDGER).items() if parse_ledger_file(file)}
-        shorter = {
-            file for file, (_, size, _) in former_files.items() if file not in present or present[file].bytes < size
-        }
+        sizes = {file: present[file].bytes if file in present else -1 for file in former_files}
+        shorter = {file for file, (_, size, _) in former_files.items() if sizes[file] < size}
         cut_off = shorter.intersection(repo.lost_appends(branch)) if shorter else set()
         for file in former_files.keys() - present.keys() - cut_off:
             self._forget(file, f"{file} is missing on the coordination branch: the index drops its entries")
-        changed = {
-            file: blob
-            for file, blob in sorted(present.items())
-            if file not in cut_off and (file not in former_files or former_files[file][0] != blob.id)
-        }
+        blob_ids = {file: former_blob for file, (former_blob, _, _) in former_files.items()}
+        readable = {file: blob for file, blob in sorted(present.items()) if file not in cut_off}
+        changed = {file: blob for file, blob in readable.items() if blob_ids.get(file) != blob.id}
         done, total = 0, sum(blob.bytes - int(former_files.get(file, (0, 0))[1]) for file, blob in changed.items())
         if total >= _MANY_BYTES:
             self._compress = self._stack.enter_context(DocumentCompressor()).compress
-        whole = [
-            file
-            for file, blob in changed.items()
-            if file not in former_files or not self._is_appended(file, str(former_files[file][0]), blob.id)
-        ]
+        whole = [file for file, blob in changed.items() if not self._is_appended(file, blob_ids.get(file), blob.id)]
         for file, content in self._contents(repo, tip, whole):
             blob = changed[file]
             _, start, digest = former_files.get(file, (None, 0, _NOTHING))
@@ -201,7 +191,7 @@ class _Filling:
                 following = self._pool.submit(repo.read, tip, files[number + 1]) if number + 1 < len(files) else None
             yield file, content or b""
 
-    def _is_appended(self, file: str, old: str, new: str) -> bool:
+    def _is_appended(self, file: str, old: str | None, new: str) -> bool:
         """Mark a file's spooled entries as committed if the writer has recorded its new version."""
         query = "SELECT bytes, digest, hashes FROM appended WHERE file = ? AND old = ? AND new = ?"
         noted = self._database.execute(query, (file, old, new)).fetchone()
@@ -256,11 +246,9 @@ class _Filling:
             self._insert(rows, self._compress(documents))
 
     def _insert(self, rows: Sequence[_NewRow], documents: Sequence[Compressed]) -> None:
-        entries = [
-            (*row.values, document_hash(digest), row.committed)
-            for row, (digest, _) in zip(rows, documents, strict=True)
-        ]
-        bodies = [(row.problem, row.seq, body) for row, (_, body) in zip(rows, documents, strict=True)]
+        stored = list(zip(rows, documents, strict=True))
+        entries = [(*row.values, document_hash(digest), row.committed) for row, (digest, _) in stored]
+        bodies = [(row.problem, row.seq, body) for row, (_, body) in stored]
         self._database.executemany(f"INSERT OR REPLACE INTO entries VALUES ({_MARKS})", entries)  # noqa: S608
         self._database.executemany("INSERT OR REPLACE INTO documents VALUES (?, ?, ?)", bodies)
 
@@ -284,9 +272,8 @@ class _Filling:
         elif row.kind == EntryKind.BASELINE:
             self._baselines[problem, row.seq] = _facts(document.raw, where)
         self._changed.add(problem)
-        short = map(short_id, (row.problem_digest, row.tree, row.source_hash, row.binary_hash))
-        values = (*row, *short)
-        self._rows.append(_NewRow(problem, row.seq, values, int(committed), document.raw))
+        short_ids = map(short_id, (row.problem_digest, row.tree, row.source_hash, row.binary_hash))
+        self._rows.append(_NewRow(problem, row.seq, (*row, *short_ids), int(committed), document.raw))
 
     def _baseline_of(self, problem: str, kind: str, cites: int | None) -> MeasurementFacts | None:
         """Return the facts of the baseline entry of an evaluation, or of the evaluation that a confirmation cites."""

@@ -7,31 +7,22 @@ from the branch's content at the time of the commit.
 
 from __future__ import annotations
 
-import itertools
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from datetime import UTC, datetime
-from types import TracebackType
 from typing import Any, Literal, Self
 
 from harness.errors import LedgerError
 from harness.failpoints import failpoint
-from harness.formats.ledger_documents import Document, header, parse, render_entry, split
-from harness.formats.ledger_heads import (
-    Head,
-    head_of,
-    heads_format,
-    heads_of,
-    read_heads,
-    render_heads,
-)
+from harness.formats.ledger_documents import Document, header, parse, render, render_entry, split
+from harness.formats.ledger_heads import head_of, heads_format, heads_of, read_heads, render_heads
 from harness.formats.ledger_versions import written_format
 from harness.git.branch_commits import BeforeMove, Change, Read
 from harness.git.repo import Repo
-from harness.ledger.spool import Record, Spool, read_all, read_segment, record_of, still_to_commit
+from harness.ledger.spool import Record, Spool, read_all, read_segment, still_to_commit
 from harness.model.entry import LEDGER_FORMAT, Entry, EntryDraft, stamp
 from harness.model.paths import HEADS, LEDGER, is_planner_file, ledger_file
 from harness.workspace.directories import Workspace
@@ -42,7 +33,6 @@ _FLUSH_EVERY_S = 60.0
 _PAUSE_FACTOR = 10.0
 """A commit writes each changed ledger file whole: a large ledger is committed less often, a tenth of the time."""
 _LONGEST_PAUSE_S = 600.0
-_LEDGERS_OWN = ("format", "seq", "prev", "at")
 
 
 def utc_now() -> datetime:
@@ -60,7 +50,7 @@ class Ledger:
         workspace: the workspace of the ledger.
         repo: the workspace's repository.
         writer: `daemon` or `planner`.
-        branch: the coordination branch; the default is that of harness.yaml.
+        branch: the coordination branch.
         clock: returns the present time, in UTC.
         flush_every_s: least time between two commits in seconds, unless forced; longer after a slow commit.
         before_move: called with the files that a commit appends to, before the branch moves.
@@ -76,14 +66,13 @@ class Ledger:
         repo: Repo,
         *,
         writer: Writer = "daemon",
-        branch: str | None = None,
+        branch: str,
         clock: Callable[[], datetime] = utc_now,
         flush_every_s: float = _FLUSH_EVERY_S,
         before_move: BeforeMove | None = None,
     ) -> None:
         self._workspace, self._repo, self._writer = workspace, repo, writer
-        self._branch = branch or coordination_branch(workspace)
-        self._clock, self._flush_every_s, self._before_move = clock, flush_every_s, before_move
+        self._branch, self._clock, self._flush_every_s, self._before_move = branch, clock, flush_every_s, before_move
         self._appending, self._flushing = threading.Lock(), threading.Lock()
         self._flush_at = -float("inf")
         self.commits, self.commit_s = 0, 0.0
@@ -101,11 +90,9 @@ class Ledger:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
-            if error is None:
+            if kind is None:
                 self.flush(force=True)
         finally:
             self.close()
@@ -142,13 +129,13 @@ class Ledger:
         """
         if self._writer != "planner" or not is_planner_file(file):
             raise LedgerError(f"the {self._writer} does not write {file}")
-        reserved = [key for key in _LEDGERS_OWN if key in record]
+        reserved = [key for key in ("format", "seq", "prev", "at") if key in record]
         if reserved:
             raise LedgerError(f"a record must not have {', '.join(reserved)}: the ledger sets it", where=file)
         with self._appending:
             seq, prev, at = self._place(file)
             document = written_format({"seq": seq, "prev": prev, **record, "at": at}, self._format)
-            self._spool_record(record_of(file, document))
+            self._spool_record(Record(file, render(document)))
         return document
 
     @property
@@ -199,15 +186,16 @@ class Ledger:
             ) from error
         self._stack.enter_context(file_lock(directory / "lock", owner=f"harness {self._writer} (ledger)"))
         failpoint("ledger.after_lock")
-        self._spool = Spool.open(directory)
-        self._stack.callback(self._spool.close)
+        self._spool = Spool(directory)
+        self._stack.callback(self._spool.close_segment)
         self.recovered += self._spool.recovered
         cut = self._repo.lost_appends(self._branch)
         if cut:  # an empty change: the repository restores the ends
             self._repo.commit_files(self._branch, {}, f"Put back the ends of {len(cut)} ledger files")
             self.recovered.append(f"{self._branch} had been reset past ledger entries: restored in {', '.join(cut)}")
         tip = self._repo.tip(self._branch)
-        self._heads = branch_heads(self._repo, tip)
+        heads = self._repo.read(tip, HEADS)
+        self._heads = heads_of(_files(self._repo, tip)) if heads is None else read_heads(heads)
         self._format = ledger_format(self._repo, tip)
         self._recover(tip)
         failpoint("ledger.after_open")
@@ -299,17 +287,6 @@ def documents_change(read: Read, records: list[Record], version: int) -> Change:
     return Change({HEADS: render_heads(heads, version)}, appends)
 
 
-def branch_heads(repo: Repo, tip: str) -> dict[str, Head]:
-    """Return the end of each ledger file in a commit: from heads.yaml, or from the files if it is missing.
-
-    Args:
-        repo: the workspace's repository.
-        tip: the commit.
-    """
-    content = repo.read(tip, HEADS)
-    return read_heads(content) if content is not None else heads_of(_files(repo, tip))
-
-
 def ledger_format(repo: Repo, tip: str) -> int:
     """Return the format of a commit's ledger: that of heads.yaml, or of the files if it is missing.
 
@@ -372,5 +349,5 @@ def _by_file(records: list[Record]) -> dict[str, list[Record]]:
 def _message(records: list[Record]) -> str:
     counts = Counter(record.file.removeprefix(f"{LEDGER}/").removesuffix(".yaml") for record in records)
     noun = "document" if len(records) == 1 else "documents"
-    lines = [f"{name}: {count}" for name, count in itertools.islice(sorted(counts.items()), 40)]
+    lines = [f"{name}: {count}" for name, count in sorted(counts.items())[:40]]
     return "\n".join([f"Enter {len(records)} ledger {noun}", "", *lines])

@@ -8,7 +8,7 @@ the ledger, and withdrawals are derived from them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from harness.errors import FormatError
@@ -65,8 +65,8 @@ def standing_notes(problem: str, records: Sequence[Mapping[str, Any]], rows: Seq
         identity = str(record.get("id", ""))[:ID_DIGITS]
         if _is_named_by_later(identity, proof, records) or (row is not None and _is_measured_otherwise(row, rows)):
             continue
-        lesson = Lesson(problem, str(record.get("worker")), str(record.get("text")), id=identity)
-        standing.append(replace(lesson, proof=row.seq, outcome=_outcome(row)) if row else lesson)
+        proved = (row.seq, _outcome(row)) if row else (None, "")
+        standing.append(Lesson(problem, str(record.get("worker")), str(record.get("text")), identity, *proved))
     return standing
 
 
@@ -94,13 +94,9 @@ def champion_lessons(problem: str, rows: Sequence[Row], messages: Mapping[str, s
 
 def _later(row: Row, rows: Sequence[Row]) -> list[Row]:
     """Return the later measurements of the same solution of the same problem."""
-    return [
-        later
-        for later in rows
-        if later.kind in _MEASURED
-        and later.seq > row.seq
-        and (later.tree, later.problem_digest, later.target) == (row.tree, row.problem_digest, row.target)
-    ]
+    solution = (row.tree, row.problem_digest, row.target)
+    later_rows = [later for later in rows if later.kind in _MEASURED and later.seq > row.seq]
+    return [later for later in later_rows if (later.tree, later.problem_digest, later.target) == solution]
 
 
 def _is_measured_otherwise(row: Row, rows: Sequence[Row]) -> bool:
@@ -117,11 +113,8 @@ def _is_measured_otherwise(row: Row, rows: Sequence[Row]) -> bool:
 
 def _is_named_by_later(identity: str, proof: int | None, records: Sequence[Mapping[str, Any]]) -> bool:
     """Return true if a note with a later entry as its proof contradicts this one."""
-    for record in records:
-        contradicted, entry = str(record.get("contradicts") or ""), record.get("entry")
-        if identity and contradicted.startswith(identity) and isinstance(entry, int) and entry > (proof or 0):
-            return True
-    return False
+    entries = [record.get("entry") for record in records if str(record.get("contradicts") or "").startswith(identity)]
+    return bool(identity) and any(isinstance(entry, int) and entry > (proof or 0) for entry in entries)
 
 
 def _outcome(row: Row) -> str:

@@ -15,14 +15,14 @@ import errno
 import hashlib
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from harness.errors import LedgerError
 from harness.failpoints import failpoint
-from harness.formats.ledger_documents import field_of, hash_of, render, split
+from harness.formats.ledger_documents import field_of, hash_of, split
 from harness.formats.ledger_heads import end_of
 from harness.formats.ledger_versions import check_format
 from harness.workspace.files import atomic_write, sync_directory
@@ -53,34 +53,32 @@ class Record:
         return hash_of(self.raw)
 
 
-@dataclass
 class Spool:
-    """One writer's spool, open for appending. The caller holds the writer's lock."""
+    """One writer's spool, open for appending. The caller holds the writer's lock.
 
-    directory: Path
-    recovered: list[str] = field(default_factory=list)
-    """Sentences about torn tails that were cut when the spool was opened."""
-    _fd: int | None = None
-    _path: Path | None = None
-    _size: int = 0
-    _last: int = 0
+    Opening cuts torn tails; the next record starts a new segment.
 
-    @classmethod
-    def open(cls, directory: Path) -> Spool:
-        """Open a writer's spool: cut torn tails, and start a new segment with the next record.
+    Args:
+        directory: the spool's directory.
 
-        Raises:
-            LedgerError: the directory cannot be written, or whole records follow a damaged one.
-        """
-        spool = cls(directory)
+    Raises:
+        LedgerError: the directory cannot be written, or whole records follow a damaged one.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.recovered: list[str] = []
+        """Sentences about torn tails that were cut."""
+        self._fd: int | None = None
+        self._path: Path | None = None
+        self._size = self._last = 0
         try:
             directory.mkdir(parents=True, exist_ok=True)
             for path in segments(directory):
-                spool._last = int(path.stem)
-                spool._cut_torn_tail(path)
+                self._last = int(path.stem)
+                self._cut_torn_tail(path)
         except OSError as error:
             raise _unwritable(directory, error) from error
-        return spool
 
     def append(self, record: Record) -> None:
         """Write one record and fsync it. After an exception, no part of the record is stored.
@@ -90,10 +88,7 @@ class Spool:
         """
         frame = _frame(record)
         try:
-            if self._fd is None:
-                self._start_segment()
-            fd = self._fd
-            assert fd is not None  # noqa: S101 - set by _start_segment
+            fd = self._start_segment() if self._fd is None else self._fd
             os.ftruncate(fd, self._size)  # a failed append before this one may have left bytes
             failpoint("spool.before_write")
             _write(fd, frame[: len(frame) // 2], self._size)
@@ -108,7 +103,7 @@ class Spool:
         failpoint("spool.after_sync")
 
     def close_segment(self) -> list[Path]:
-        """Close the open segment, and return every closed one, oldest first."""
+        """Close the open segment's file, and return every closed segment, oldest first; the records stay."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd, self._path, self._size = None, None, 0
@@ -127,11 +122,7 @@ class Spool:
             raise _unwritable(self.directory, error) from error
         failpoint("spool.after_drop")
 
-    def close(self) -> None:
-        """Close the open segment's file; its records stay."""
-        self.close_segment()
-
-    def _start_segment(self) -> None:
+    def _start_segment(self) -> int:
         path = self.directory / f"{self._last + 1:08d}.spool"
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         self._fd, self._path = fd, path
@@ -140,12 +131,13 @@ class Spool:
         self._size = len(HEADER)
         self._last += 1
         failpoint("spool.after_new_segment")
+        return fd
 
     def _undo(self) -> None:
         """Remove the bytes of a failed append; if that fails, the next append or opening removes them."""
         if self._fd is None:
             return
-        try:
+        with suppress(OSError):
             if self._size:
                 os.ftruncate(self._fd, self._size)
             else:  # the segment itself could not be started
@@ -153,8 +145,6 @@ class Spool:
                 self._fd = None
                 if self._path is not None:
                     self._path.unlink(missing_ok=True)
-        except OSError:
-            return
 
     def _cut_torn_tail(self, path: Path) -> None:
         """Cut a segment's torn tail, set it aside, and report it."""
@@ -213,25 +203,23 @@ def read_segment(path: Path) -> list[Record]:
         return []
 
 
+def all_segments(spools: Path) -> list[Path]:
+    """Return every writer's segments, each writer's in order."""
+    writers = sorted(spools.iterdir()) if spools.is_dir() else []
+    return [path for writer in writers for path in segments(writer)]
+
+
 def read_all(spools: Path) -> list[Record]:
     """Return every writer's whole records, each file's in order. Any process may read while the writers write."""
-    if not spools.is_dir():
-        return []
-    directories = sorted(path for path in spools.iterdir() if path.is_dir())
-    return [record for directory in directories for path in segments(directory) for record in read_segment(path)]
+    return [record for path in all_segments(spools) for record in read_segment(path)]
 
 
 def signature(spools: Path) -> str:
     """Return a text that changes with every change of a spool's records, from the segments' sizes."""
-    if not spools.is_dir():
-        return ""
     parts = []
-    for directory in sorted(path for path in spools.iterdir() if path.is_dir()):
-        for path in segments(directory):
-            try:
-                parts.append(f"{directory.name}/{path.name}={path.stat().st_size}")
-            except FileNotFoundError:
-                continue
+    for path in all_segments(spools):
+        with suppress(FileNotFoundError):
+            parts.append(f"{path.parent.name}/{path.name}={path.stat().st_size}")
     return " ".join(parts)
 
 
@@ -303,33 +291,14 @@ def _write(fd: int, data: bytes, offset: int) -> None:
 
 
 def _unwritable(directory: Path, error: OSError) -> LedgerError:
+    message = f"the ledger's spool cannot be written ({error.strerror or error})"
+    remedy = "repair the disk or file system, then restart: all earlier entries are safe"
     if error.errno in _FULL:
-        return LedgerError(
-            f"no space left to write the ledger's spool ({error.strerror}); no part of the entry is stored",
-            where=str(directory),
-            remedy="free some space (`df -h` shows where), then restart: all earlier entries are safe",
-        )
-    if error.errno in {errno.EROFS, errno.EACCES, errno.EPERM}:
-        return LedgerError(
-            f"the ledger's spool cannot be written ({error.strerror})",
-            where=str(directory),
-            remedy=f"make it writable for this user: `ls -ld '{directory}'` shows who may",
-        )
-    return LedgerError(
-        f"the ledger's spool cannot be written ({error.strerror or error})",
-        where=str(directory),
-        remedy="repair the disk or file system, then restart: all earlier entries are safe",
-    )
-
-
-def record_of(file: str, document: Mapping[str, Any]) -> Record:
-    """Return a document in the form that the spool stores.
-
-    Args:
-        file: the ledger file's path.
-        document: its keys and values.
-    """
-    return Record(file, render(document))
+        message = f"no space left to write the ledger's spool ({error.strerror}); no part of the entry is stored"
+        remedy = "free some space (`df -h` shows where), then restart: all earlier entries are safe"
+    elif error.errno in {errno.EROFS, errno.EACCES, errno.EPERM}:
+        remedy = f"make it writable for this user: `ls -ld '{directory}'` shows who may"
+    return LedgerError(message, where=str(directory), remedy=remedy)
 
 
 def still_to_commit(file: str, records: Sequence[Record], content: bytes | None) -> list[Record]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.ledger.spool import HEADER, Record, frames, has_header, segments
+from harness.ledger.spool import HEADER, Record, all_segments, frames, has_header
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,9 @@ def read_news(spools: Path, former: Mapping[str, SegmentPosition]) -> SpoolNews:
     Raises:
         LedgerError: a segment is of a newer format.
     """
-    writers = sorted(path for path in spools.iterdir() if path.is_dir()) if spools.is_dir() else []
     records: list[Record] = []
     positions: dict[str, SegmentPosition] = {}
-    for path in (path for writer in writers for path in segments(writer)):
+    for path in all_segments(spools):
         name = f"{path.parent.name}/{path.name}"
         try:
             news, positions[name] = _read_on(path, former.get(name, SegmentPosition()))

@@ -1,4 +1,4 @@
-"""Standings: the present state of every problem, computed from the index alone."""
+"""Standings: the present state of every problem, computed from the index alone, and a cache of them."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ from harness.model.champions import best_of, champion_of
 from harness.model.judging import JUDGE_PROTOCOL
 from harness.model.paths import parse_ledger_file
 from harness.model.verdict import EntryKind, Trust, Verdict
+
+_MANY = 3
+"""One pass over the whole ledger costs less than single problems when at least a third of them has changed."""
 
 
 @dataclass(frozen=True)
@@ -101,10 +104,8 @@ def standings(
                 other_rows.setdefault(row.problem, []).append(row)
     columns = ", ".join(_Evaluations._fields)
     sql = f"SELECT problem, {columns} FROM entries WHERE kind = 'evaluation'{conditions} ORDER BY problem, seq"  # noqa: S608
-    evaluations = {
-        problem: _Evaluations(*tuple(zip(*group, strict=True))[1:])
-        for problem, group in groupby(index.query(sql, set_filters), key=itemgetter(0))
-    }
+    groups = groupby(index.query(sql, set_filters), key=itemgetter(0))
+    evaluations = {problem: _Evaluations(*tuple(zip(*group, strict=True))[1:]) for problem, group in groups}
     return tuple(
         _standing(index, problem, other_rows.get(problem, []), evaluations.get(problem, _NONE), protocol)
         for problem in problems
@@ -127,6 +128,41 @@ def known_targets(index: Index, run: str) -> list[str]:
     """
     rows = index.query("SELECT DISTINCT target FROM entries WHERE run = ? ORDER BY target", (run,))
     return [str(target) for (target,) in rows]
+
+
+class StandingsCache:
+    """The standings of one target and run, cached between calls. Not thread-safe.
+
+    Args:
+        index: refreshed by the caller.
+        target: as for `standings`.
+        run: as for `standings`.
+    """
+
+    def __init__(self, index: Index, target: str | None, run: str | None) -> None:
+        self._index, self._target, self._run = index, target, run
+        self._cached: dict[str, Standing] = {}
+        self._revision: tuple[int, int] | None = None
+
+    def standings(self, problems: Sequence[str]) -> tuple[Standing, ...]:
+        """Return every problem's standing, in the given order.
+
+        Raises:
+            LedgerError: the index cannot be read.
+        """
+        revision = self._index.revision()  # before the entries: a later entry is read again the next time
+        changed = self._index.changed_since(self._revision) if self._revision is not None else None
+        if changed is None:
+            self._cached.clear()
+        for problem in changed or ():
+            self._cached.pop(problem, None)
+        missing = [problem for problem in problems if problem not in self._cached]
+        together = [missing] if _MANY * len(missing) > len(problems) else [[problem] for problem in missing]
+        for group in together:
+            table = standings(self._index, group, self._target, self._run)
+            self._cached |= {standing.problem: standing for standing in table}
+        self._revision = revision
+        return tuple(self._cached[problem] for problem in problems)
 
 
 class _Evaluations(NamedTuple):
@@ -167,13 +203,9 @@ def _standing(index: Index, problem: str, other_rows: list[Row], evaluated: _Eva
     fastest = index.row(problem, best) if best else None
     outdated = _outdated(index, problem, present, evaluated, short_id(digest), protocol)
     shown = champion or fastest or next(iter(outdated), None)
-    baselines = [
-        row.baseline_us
-        for row in present
-        if row.kind == EntryKind.BASELINE
-        and row.baseline_us
-        and row.judge_protocol == (shown.judge_protocol if shown else protocol)
-    ]
+    shown_protocol = shown.judge_protocol if shown else protocol
+    of_baseline = [row for row in present if row.kind == EntryKind.BASELINE and row.judge_protocol == shown_protocol]
+    baselines = [row.baseline_us for row in of_baseline if row.baseline_us]
     if shown and shown.trust and Trust(shown.trust).by_events and shown.baseline_us:
         baselines.append(shown.baseline_us)
     return Standing(
@@ -223,11 +255,8 @@ def _outdated(
     older = sorted((version for version in versions if version is not None and version < protocol), reverse=True)
     if not older:
         return ()
-    measured_again = {
-        candidate
-        for candidate, version in zip(evaluated.candidate, evaluated.judge_protocol, strict=True)
-        if version == protocol
-    }
+    versions_of_candidates = zip(evaluated.candidate, evaluated.judge_protocol, strict=True)
+    measured_again = {candidate for candidate, version in versions_of_candidates if version == protocol}
     for version in older:
         rows = [row for row in confirmed if row.judge_protocol == version]
         _, best = _gains_and_best(evaluated, form, version)
@@ -247,13 +276,9 @@ def _gains_and_best(evaluated: _Evaluations, form: int | None, protocol: int) ->
     measured = zip(evaluated.speedup, evaluated.speedup_ci95_low, evaluated.form, evaluated.judge_protocol, strict=True)
     rows = zip(evaluated.seq, evaluated.verdict, evaluated.worker, measured, strict=True)
     for number, (seq, verdict, worker, (speedup, ci95_low, form_of_row, version)) in enumerate(rows, 1):
-        if (
-            speedup is None
-            or speedup <= last_gain_speedup
-            or verdict != _PASSED
-            or form_of_row != form
-            or version != protocol
-        ):
+        if speedup is None or speedup <= last_gain_speedup:
+            continue
+        if (verdict, form_of_row, version) != (_PASSED, form, protocol):
             continue
         if speedup > highest:
             best, highest = seq, speedup

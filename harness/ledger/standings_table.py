@@ -8,10 +8,14 @@ from typing import Any
 from harness.ledger.entry_rows import Row
 from harness.ledger.standings import Standing
 from harness.model.printable import markdown_text, printable
+from harness.model.truncate import first_names
 from harness.model.weaknesses import for_scripts as weaknesses_for_scripts
 from harness.model.weaknesses import weakness_legend, weakness_mark
 
 _NAMED = 3
+_COUNTS = (
+    "evaluations", "verdicts", "workers", "duplicates", "near_duplicates", "answered_from_ledger", "since_gain",
+)  # fmt: skip
 HEADINGS = ("problem", "baseline", "best", "speed-up [95 %]", "score", "verdicts", "entries")
 
 
@@ -62,13 +66,7 @@ def for_scripts(standing: Standing) -> dict[str, Any]:
         "champion": _candidate(standing.champion),
         "best": _candidate(standing.best),
         "outdated": [_candidate(row) for row in standing.outdated],
-        "evaluations": standing.evaluations,
-        "verdicts": dict(standing.verdicts),
-        "workers": dict(standing.workers),
-        "duplicates": standing.duplicates,
-        "near_duplicates": standing.near_duplicates,
-        "answered_from_ledger": standing.answered_from_ledger,
-        "since_gain": standing.since_gain,
+        **{name: getattr(standing, name) for name in _COUNTS},
         "cost_s": round(standing.cost_s, 3),
         "entries": standing.entries,
         "last_at": standing.last_at,
@@ -115,10 +113,8 @@ def outdated_note(standings: Sequence[Standing]) -> list[str]:
     waiting = [standing for standing in standings if standing.outdated]
     if not waiting:
         return []
-    named = ", ".join(
-        f"{standing.problem} seq {', '.join(str(row.seq) for row in standing.outdated)}"
-        for standing in waiting[:_NAMED]
-    ) + (f" and {len(waiting) - _NAMED} more" if len(waiting) > _NAMED else "")
+    names = [f"{standing.problem} seq {', '.join(str(row.seq) for row in standing.outdated)}" for standing in waiting]
+    named = first_names(names, _NAMED)
     older = max(row.judge_protocol or 0 for standing in waiting for row in standing.outdated)
     reason = f"of judge protocol {older}, so they do not count: numbers of different judge protocols are not compared"
     return [f"to be measured again: {named}: {reason}. `harness start` measures them before other candidates"]
@@ -136,15 +132,9 @@ def _candidate(row: Row | None) -> dict[str, Any] | None:
     return {
         "seq": row.seq,
         "evaluation": row.cites if row.kind == "confirmation" else row.seq,
-        "commit": row.commit,
-        "tree": row.tree,
-        "worker": row.worker,
-        "latency_us": row.latency_us,
-        "speedup": row.speedup,
+        **{name: getattr(row, name) for name in ("commit", "tree", "worker", "latency_us", "speedup")},
         "speedup_ci95": None if row.speedup_ci95_low is None else [row.speedup_ci95_low, row.speedup_ci95_high],
-        "score": row.score,
-        "trust": row.trust,
-        "judge_protocol": row.judge_protocol,
+        **{name: getattr(row, name) for name in ("score", "trust", "judge_protocol")},
         "weaknesses": weaknesses_for_scripts(row.weaknesses),
         "at": row.at,
     }

@@ -91,8 +91,8 @@ def _open_spool(workspace: Workspace, writer: Writer, stack: ExitStack) -> Spool
     """Take a writer's lock and open its spool, until `stack` is closed."""
     directory = workspace.spool / writer
     stack.enter_context(file_lock(directory / "lock", owner="harness ledger upgrade"))
-    spool = Spool.open(directory)
-    stack.callback(spool.close)
+    spool = Spool(directory)
+    stack.callback(spool.close_segment)
     return spool
 
 

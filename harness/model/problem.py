@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -129,6 +129,14 @@ class Problem(BaseModel):
     definition: Definition
     workloads: tuple[Workload, ...]
     warnings: tuple[str, ...] = ()
+
+    @property
+    def request_fields(self) -> dict[str, Any]:
+        """The fields by which a request to a judge names this problem."""
+        root = str(self.data_root) if self.data_root else None
+        return {
+            "problem": self.key, "problem_dir": str(self.directory), "problem_digest": self.digest, "data_root": root
+        }  # fmt: skip
 
     def sizes(self, workload: Workload) -> dict[str, int]:
         """Return the size of every axis for one workload, in declaration order."""

@@ -21,13 +21,11 @@ from harness.formats.problems import problem_names
 from harness.git.branch_commits import Change
 from harness.git.repo import Repo
 from harness.ledger.accounts import recorded_accounts, set_aside, unrecorded_accounts
-from harness.ledger.coordination import parse, read_text, render
+from harness.ledger.coordination import parse, read_assignments, render, sign_of_editing
 from harness.ledger.index import Index
 from harness.ledger.ledger import Ledger, read_records
-from harness.ledger.person_editing import editing
 from harness.ledger.spool import read_all
-from harness.ledger.standings import Standing
-from harness.ledger.standings_cache import StandingsCache
+from harness.ledger.standings import Standing, StandingsCache
 from harness.ledger.standings_table import markdown, speedup
 from harness.model.assignment import Assignment
 from harness.model.config import Config
@@ -216,7 +214,7 @@ class _Planner:
         self.waits_to_write = moved
         if monotonic_s - self._written_at < (table_every_s if moved else STANDINGS_EVERY_S):
             return False
-        sign = editing(self._workspace, self._repo, self._branch)
+        sign = sign_of_editing(self._workspace, self._repo, self._branch)
         if sign is None:
             self._edited_since, self.waits_to_write = None, False
             return True
@@ -225,7 +223,7 @@ class _Planner:
         return moved and monotonic_s - self._edited_since >= EDIT_PATIENCE_S
 
     def _present(self) -> tuple[Assignment, ...]:
-        return parse(read_text(self._repo, self._branch), where=self._where).assignments
+        return read_assignments(self._repo, self._branch)
 
     def _standings(self) -> tuple[Standing, ...]:
         tip = self._repo.tip(self._branch)
@@ -349,7 +347,7 @@ class _Planner:
 
         def build(read: Callable[[str], bytes | None]) -> Change:
             text = (read(COORDINATION_NAME) or b"").decode()
-            if parse(text, where=self._where).assignments != present:
+            if parse(text, where=self._where) != present:
                 raise TableChangedError("a person has changed the table", where=self._where)
             fresh = render(text, assignments=assignments, standings_markdown=body, notes=notes, updated_at=written_at)
             if _without_time(fresh) == _without_time(text):
@@ -369,7 +367,7 @@ class _Planner:
             self._take_notes()
             self._take_accounts()
             present = self._present()
-            if editing(self._workspace, self._repo, self._branch) is None:
+            if sign_of_editing(self._workspace, self._repo, self._branch) is None:
                 self._write(present, present, self._standings())
         except HarnessError as error:
             self._complain(str(error))

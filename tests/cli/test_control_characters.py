@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from harness.cli.process_commands import log_to_file
-from harness.git.solution_commits import Message
+from harness.git.solution_commits import whole_message
 from harness.ledger.coordination import default_text, parse, render
 from harness.model.assignment import Assignment
 from harness.model.printable import printable
@@ -87,11 +87,11 @@ def test_coordination_md_keeps_a_note_in_its_line() -> None:
     row = Assignment(worker="w01", problem="t/one", state="active", wanted=NASTY)
     text = render(default_text(), assignments=[row], standings_markdown="", notes={"t/one": NASTY}, updated_at="now")
     assert_plain(text)
-    assert parse(text).assignments[0].wanted == printable(" ".join(NASTY.split()))
+    assert parse(text)[0].wanted == printable(" ".join(NASTY.split()))
 
 
 def test_a_commit_message_is_printable_and_trailers_are_not_forged() -> None:
-    text = Message(f"Try {NASTY}", {"Worker": "w01\nRun: other\x1b"}).render()
+    text = whole_message(f"Try {NASTY}", {"Worker": "w01\nRun: other\x1b"})
     assert not _STEERING.search(text)
     assert text.splitlines()[-1] == r"Worker: w01 Run: other\x1b"
 

@@ -15,7 +15,7 @@ import pytest
 
 from harness.cli import cluster as cluster_command
 from harness.cli.display.status_lines import running_lines
-from harness.cluster import installed
+from harness.cluster import connection
 from harness.cluster.cluster_judges import ClusterJudges
 from harness.cluster.messages import BridgeFailed, HostsChanged
 from harness.daemon.attempts import Attempts, Loss
@@ -187,7 +187,7 @@ def test_a_judge_without_a_connection_is_lost_at_once(cluster: Cluster) -> None:
 
 
 def test_a_missing_ray_is_named_with_the_fix(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(installed, "find_spec", lambda _: None)
+    monkeypatch.setattr(connection, "find_spec", lambda _: None)
     for command in (["daemon"], ["start", "--agent", "tuner"]):
         completed = cluster.site.call(*command, "--cluster", "auto")
         assert completed.returncode == 2

@@ -10,9 +10,8 @@ import pytest
 from pydantic import ValidationError
 
 from harness.cluster.cluster_judges import parcel_of
-from harness.cluster.content_store import ContentStore
+from harness.cluster.content import ContentStore, Manifest, ManifestFile, Parcel, data_files, manifest_of
 from harness.cluster.device_actor import blob_places
-from harness.cluster.manifests import Manifest, ManifestFile, Parcel, data_files, manifest_of
 from harness.errors import FormatError, HostFaultError
 
 

@@ -7,8 +7,8 @@ import time
 import pytest
 
 from harness.daemon import daemon as daemon_module
-from harness.daemon import postponed
-from harness.daemon.postponed import PostponedWork
+from harness.daemon import lost_work
+from harness.daemon.lost_work import PostponedWork
 from harness.errors import EXIT_HOST_FAULT, EXIT_OUT_OF_MEMORY, ConfigurationError
 from harness.model.verdict import EntryKind, Verdict
 from harness.workspace import judge_client
@@ -20,8 +20,8 @@ from tests.waiting import wait_until
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(judge_client, "LONGEST_PAUSE_S", 0.05)
-    monkeypatch.setattr(postponed, "FIRST_PAUSE_S", 0.01)
-    monkeypatch.setattr(postponed, "LONGEST_PAUSE_S", 0.05)
+    monkeypatch.setattr(lost_work, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(lost_work, "LONGEST_PAUSE_S", 0.05)
 
 
 @pytest.mark.parametrize(
@@ -131,8 +131,8 @@ def test_a_judge_that_the_kernel_kills_for_memory_is_no_loss_of_the_candidate(
 def test_the_same_work_waits_longer_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     clock_s = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock_s[0])
-    monkeypatch.setattr(postponed, "FIRST_PAUSE_S", 1.0)
-    monkeypatch.setattr(postponed, "LONGEST_PAUSE_S", 4.0)
+    monkeypatch.setattr(lost_work, "FIRST_PAUSE_S", 1.0)
+    monkeypatch.setattr(lost_work, "LONGEST_PAUSE_S", 4.0)
     work = PostponedWork()
     for pause_s in (1.0, 2.0, 4.0, 4.0):
         assert not work.postpone(["evaluation", "a"])

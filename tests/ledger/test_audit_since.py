@@ -10,7 +10,7 @@ import pytest
 
 from harness.errors import ConfigurationError
 from harness.ledger.audit.audit import audit
-from harness.ledger.audit.since import since_when
+from harness.ledger.audit.history import since_when
 from tests.ledger.audited_place import FILE, Place
 from tests.ledger.ledgers import git
 

@@ -30,11 +30,11 @@ def record(seq: int, text: str = "x") -> Record:
 
 @contextmanager
 def opened(directory: Path) -> Iterator[Spool]:
-    spool = Spool.open(directory)
+    spool = Spool(directory)
     try:
         yield spool
     finally:
-        spool.close()
+        spool.close_segment()
 
 
 def spooled_records(directory: Path) -> list[Record]:
@@ -113,7 +113,7 @@ def test_damage_before_whole_records_is_not_taken_for_a_torn_tail(tmp_path: Path
     content[len(HEADER) + 90] ^= 1
     path.write_bytes(content)
     with pytest.raises(LedgerError, match=r"a record is damaged at byte \d+, and whole ones follow it") as caught:
-        Spool.open(tmp_path)
+        Spool(tmp_path)
     assert "truncate -s" in str(caught.value)
     assert path.read_bytes() == content  # the file is unchanged
 
@@ -172,7 +172,7 @@ def test_an_unwritable_spool_is_reported(tmp_path: Path) -> None:
     blocked = tmp_path / "daemon"
     blocked.write_text("a file where the directory should be")
     with pytest.raises(LedgerError, match="the ledger's spool cannot be written"):
-        Spool.open(blocked)
+        Spool(blocked)
 
 
 def test_a_segment_that_cannot_be_started_is_started_later(tmp_path: Path) -> None:
@@ -222,7 +222,7 @@ def test_killed_while_repairing(tmp_path: Path, failpoint: str) -> None:
         spool.append(record(1))
     with segments(tmp_path)[0].open("ab") as file:
         file.write(b"record 12 torn")
-    code = f"from pathlib import Path; from harness.ledger.spool import Spool; Spool.open(Path({str(tmp_path)!r}))"
+    code = f"from pathlib import Path; from harness.ledger.spool import Spool; Spool(Path({str(tmp_path)!r}))"
     environment = {**os.environ, "HARNESS_FAILPOINT": failpoint}
     completed = subprocess.run([sys.executable, "-c", code], env=environment, check=False, timeout=240)
     assert completed.returncode == -signal.SIGKILL

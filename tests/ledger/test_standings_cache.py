@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from harness.git.repo import Repo
-from harness.ledger import standings_cache
+from harness.ledger import standings as standings_module
 from harness.ledger.index import Index
 from harness.ledger.ledger import Ledger
-from harness.ledger.standings import Standing, standings
-from harness.ledger.standings_cache import StandingsCache
+from harness.ledger.standings import Standing, StandingsCache, standings
 from harness.workspace.directories import Workspace
 from tests.ledger.ledgers import draft, make_workspace, ticking
 
@@ -39,7 +38,7 @@ def test_only_what_changed_is_computed_again(
         computed.append(list(problems))
         return standings(index, problems, target, run)
 
-    monkeypatch.setattr(standings_cache, "standings", counted)
+    monkeypatch.setattr(standings_module, "standings", counted)
     cache = StandingsCache(index, "cpu", "main")
 
     def check(expected: list[list[str]]) -> None:

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import ConfigurationError, RepositoryError
+from harness.errors import ConfigurationError
+from harness.git.branch_commits import Change, Read
 from harness.git.repo import Repo
-from harness.ledger.coordination import parse, read_text
+from harness.ledger.coordination import read_assignments
 from harness.ledger.ledger import Ledger, read_records
 from harness.model.assignment import Assignment
 from harness.model.config import Config
@@ -61,7 +62,7 @@ def planning(site: Site, config: Config | None = None, workers: tuple[str, ...] 
 
 def table(site: Site) -> tuple[Assignment, ...]:
     with Repo(site.workspace) as repo:
-        return parse(read_text(repo, "main")).assignments
+        return read_assignments(repo, "main")
 
 
 def wait_for_table(site: Site, condition: Callable[[dict[str, str]], bool], description: str) -> dict[str, str]:
@@ -76,21 +77,18 @@ def wait_for_table(site: Site, condition: Callable[[dict[str, str]], bool], desc
 
 def edit(site: Site, *rows: str, keep: bool = True) -> None:
     """Edit and commit the table as a person does, on top of the planner's last version."""
+
+    def edited(read: Read) -> Change:
+        former = (read("COORDINATION.md") or b"").decode()
+        head, begin, from_table = former.partition("<!-- harness:assignments begin -->")
+        inside, end, tail = from_table.partition("<!-- harness:assignments end -->")
+        lines = inside.strip().splitlines()
+        present = lines if keep else lines[:2]
+        text = head + begin + "\n" + "\n".join([*present, *rows]) + "\n" + end + tail
+        return Change({"COORDINATION.md": text.encode()})
+
     with Repo(site.workspace) as repo:
-
-        def committed() -> bool:
-            tip = repo.tip("main")
-            head, begin, from_table = read_text(repo, "main").partition("<!-- harness:assignments begin -->")
-            inside, end, tail = from_table.partition("<!-- harness:assignments end -->")
-            lines = inside.strip().splitlines()
-            present = lines if keep else lines[:2]
-            text = head + begin + "\n" + "\n".join([*present, *rows]) + "\n" + end + tail
-            with contextlib.suppress(RepositoryError):  # the planner committed first: read again
-                repo.commit_files("main", {"COORDINATION.md": text.encode()}, "Edit the table", expect=tip)
-                return True
-            return False
-
-        wait_until(committed, event="a person's edit")
+        repo.commit_built("main", edited, "Edit the table")
 
 
 def records(site: Site, file: str = DECISIONS) -> list[dict[str, object]]:

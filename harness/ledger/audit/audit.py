@@ -13,17 +13,9 @@ from harness.formats.ledger_heads import Head, end_of, heads_format, read_heads
 from harness.formats.ledger_versions import in_newest_format
 from harness.git.environment import EMAIL
 from harness.git.repo import Repo
-from harness.ledger.audit.entries import entry_faults
-from harness.ledger.audit.history import (
-    FormerHead,
-    authors,
-    former_heads,
-    invented_beginnings,
-    late_commits,
-    pushed_copy,
-    replaced_history,
-)
-from harness.ledger.audit.origins import Origins
+from harness.ledger.audit import history
+from harness.ledger.audit.entries import Origins, entry_faults
+from harness.ledger.audit.history import FormerHead
 from harness.ledger.ledger import coordination_branch
 from harness.ledger.spool import Record, read_all
 from harness.model.champions import counts
@@ -108,24 +100,23 @@ def audit(
     result = Audit(branch, tip, files=len(chains.documents), spooled=chains.spooled, breaks=chains.breaks)
     cut = f"entries committed before are missing on {branch} (it was reset); the harness' next commit restores them"
     result.breaks += [Break(file, None, cut) for file in repo.lost_appends(branch) if file != HEADS]
-    hashes_by_file = {
-        file: {document.seq: document.hash for document in documents} for file, documents in chains.documents.items()
-    }
-    copy = pushed_copy(repo, branch)
+    copy = history.pushed_copy(repo, branch)
     if copy is not None and copy[1] != tip:
         chain_breaks = {(break_.file, break_.seq) for break_ in chains.breaks}
-        copy_breaks = former_heads_breaks(repo, copy[1], hashes_by_file, f"the copy at {copy[0]}, commit")
+        copy_heads = history.former_heads(repo, copy[1])
+        copy_breaks = former_heads_breaks(copy_heads, chains.documents, f"the copy at {copy[0]}, commit")
         result.breaks += [break_ for break_ in copy_breaks if (break_.file, break_.seq) not in chain_breaks]
     if copy is not None:
         result.checked.append(f"the copy at {copy[0]}: no head in its history is another here")
     shallow = repo.is_shallow()
     if not shallow:
-        replaced = [*replaced_history(repo, branch, tip, chains.former, copy), *invented_beginnings(repo, tip)]
+        replaced = list(history.replaced_history(repo, branch, tip, chains.former, copy))
+        replaced += history.invented_beginnings(repo, tip)
         result.breaks += [Break(f"{LEDGER}/", None, message) for message in replaced]
-        result.notes += late_commits(chains.former, chains.documents)
+        result.notes += history.late_commits(chains.former, chains.documents)
     result.breaks += _checkout_breaks(repo, branch)
     contents = _Contents(result, repo, tip, since, shallow=shallow)
-    contents.check(chains.documents, progress or _no_progress)
+    contents.check(chains.documents, progress or (lambda *_: None))
     result.checked[:0] = _comparisons(chains, contents)
     if shallow:
         result.notes.append(_SHALLOW.format(unchecked=contents.unchecked))
@@ -165,11 +156,8 @@ def read_chains(repo: Repo, commit: str, spooled: Sequence[Record] = ()) -> Chai
         result.breaks += breaks
         result.spooled += fresh
     result.breaks += _format_breaks(contents, heads_file, result.documents)
-    hashes_by_file = {
-        file: {document.seq: document.hash for document in documents} for file, documents in result.documents.items()
-    }
-    result.former = former_heads(repo, commit)
-    result.breaks += former_heads_breaks(repo, commit, hashes_by_file, "commit", result.former)
+    result.former = history.former_heads(repo, commit)
+    result.breaks += former_heads_breaks(result.former, result.documents, "commit")
     return result
 
 
@@ -294,11 +282,10 @@ def _checkout_breaks(repo: Repo, branch: str) -> Iterator[Break]:
 
 def _foreign_commits(repo: Repo, tip: str) -> list[str]:
     """Return notes about commits on ledger/ by others: a merge or a rebase by a person, or an invented entry."""
-    counts_by_author = authors(repo, tip, LEDGER)
     return [
         f"{count} {'commit' if count == 1 else 'commits'} on {LEDGER}/ by {author}, not by the harness: "
         f"`git log -p --author='{author}' -- {LEDGER}/`"
-        for author, count in sorted(counts_by_author.items())
+        for author, count in sorted(history.authors(repo, tip, LEDGER).items())
         if author != EMAIL
     ]
 
@@ -346,13 +333,9 @@ def _link_faults(number: int, document: Document, previous: Document | None) -> 
     where = "in the spool: " if document.start < 0 else ""
     if document.seq != number:
         yield f"{where}seq does not count on", number, document.seq
-    expected = previous.hash if previous else None
-    if field_of(document.raw, "prev") != expected:
-        yield (
-            f"{where}chain broken: prev is not the hash of the document before",
-            expected,
-            field_of(document.raw, "prev"),
-        )
+    expected, prev = previous.hash if previous else None, field_of(document.raw, "prev")
+    if prev != expected:
+        yield f"{where}chain broken: prev is not the hash of the document before", expected, prev
     before, at = field_of(previous.raw, "at") if previous else None, field_of(document.raw, "at")
     if at is None or (before is not None and at < before):
         yield f"{where}at goes backward", f"{before} or later", at
@@ -373,32 +356,22 @@ def _heads_breaks(contents: Mapping[str, bytes], heads_file: bytes | None) -> It
             yield Break(file, None, f"its end cannot be read: {error.message}")
             continue
         if head != end and (head is not None or contents.get(file)):
-            yield Break(
-                file,
-                end.seq if end else None,
-                f"{HEADS} has another end of the file",
-                _head_text(head),
-                _head_text(end),
-            )
+            message = f"{HEADS} has another end of the file"
+            yield Break(file, end.seq if end else None, message, _head_text(head), _head_text(end))
 
 
 def former_heads_breaks(
-    repo: Repo,
-    tip: str,
-    hashes_by_file: Mapping[str, Mapping[int, str]],
-    source: str,
-    former: Sequence[FormerHead] | None = None,
+    former: Sequence[FormerHead], chains: Mapping[str, list[Document]], source: str
 ) -> Iterator[Break]:
     """Yield a break for each head that was ever committed and is not in its chain, which no rewriting can hide.
 
     Args:
-        repo: the workspace's repository.
-        tip: the commit whose history is searched.
-        hashes_by_file: file -> seq -> hash, of the present chains.
+        former: the heads that were ever committed.
+        chains: file -> its present documents.
         source: a description of the commits for messages.
-        former: the heads in the history of `tip`; None reads them.
     """
-    for commit, file, head in former_heads(repo, tip) if former is None else former:
+    hashes_by_file = {file: {document.seq: document.hash for document in chain} for file, chain in chains.items()}
+    for commit, file, head in former:
         present_hash = hashes_by_file.get(file, {}).get(head.seq)
         if present_hash != head.hash:
             message = f"rewritten since {source} {commit[:12]}, which had another document here"
@@ -407,7 +380,3 @@ def former_heads_breaks(
 
 def _head_text(head: Head | None) -> str:
     return f"seq {head.seq} at {head.at}, {head.hash}" if head else "no such file"
-
-
-def _no_progress(done: int, of: int) -> None:
-    del done, of

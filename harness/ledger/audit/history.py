@@ -1,19 +1,24 @@
-"""Checks of the ledger against git's own history, besides the ledger's own chain."""
+"""Checks of the ledger against git's own history, besides the ledger's own chain; and the time of `--since`."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
-from harness.errors import HarnessError
+from harness.errors import ConfigurationError, HarnessError
 from harness.formats.ledger_documents import Document, field_of
 from harness.formats.ledger_heads import HEADER, Head, end_of, read_heads
+from harness.git.branch_commits import resolve
 from harness.git.repo import Repo
+from harness.model.entry import stamp
 from harness.model.paths import HEADS, LEDGER
 
 _LONG_IN_THE_SPOOL = timedelta(hours=6)
 """The harness commits every minute. A longer interval in one commit is noted; a commit can be delayed."""
+_AGE = re.compile(r"(\d+)\s*([smhdw])")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 FormerHead = tuple[str, str, Head]
 """The commit, the file, and the file's head in that commit."""
 
@@ -25,12 +30,7 @@ def pushed_copy(repo: Repo, branch: str) -> tuple[str, str] | None:
         repo: the workspace's repository.
         branch: the branch's short name.
     """
-    listing = repo.git.run("for-each-ref", "--format=%(objectname) %(refname)", "refs/remotes").text
-    refs = {
-        name.removeprefix("refs/remotes/"): oid
-        for oid, _, name in (line.partition(" ") for line in listing.splitlines())
-    }
-    copies = {name: oid for name, oid in refs.items() if name.partition("/")[2] == branch}
+    copies = {name: oid for name, oid in repo.refs("refs/remotes/").items() if name.partition("/")[2] == branch}
     if len(copies) > 1:
         copies = {name: oid for name, oid in copies.items() if name.startswith("origin/")}
     return next(iter(copies.items()), None)
@@ -152,3 +152,30 @@ def late_commits(former: Sequence[FormerHead], chains: Mapping[str, Sequence[Doc
                 f"commit {commit[:12]} entered documents that were written over {hours:.0f} hours, and the harness "
                 "commits every minute: it could not commit during that time, or the history was made later"
             )
+
+
+def since_when(repo: Repo, text: str, *, present: datetime | None = None) -> str:
+    """Return the time that `text` means, in the format of entries (UTC, milliseconds).
+
+    Args:
+        repo: the workspace's repository.
+        text: an age (`2d`, `12h`), a date (ISO 8601) or a commit.
+        present: the present time; the default is the system's.
+
+    Raises:
+        ConfigurationError: the text is none of these, or the repository lacks the commit.
+    """
+    age = _AGE.fullmatch(text.strip())
+    if age:
+        return stamp((present or datetime.now(UTC)) - timedelta(**{_UNITS[age[2]]: int(age[1])}))
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        commit = resolve(repo.git, text)
+        if commit is None:
+            raise ConfigurationError(
+                f"`{text}` is not an age (2d, 12h), a date (2026-11-20, 2026-11-20T08:00) or a commit here",
+                where="--since",
+            ) from None
+        return stamp(datetime.fromtimestamp(repo.commit(commit).at, UTC))
+    return stamp(at if at.tzinfo else at.replace(tzinfo=UTC))

@@ -6,7 +6,6 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from harness.ledger.entry_rows import Row
 from harness.ledger.index import Index
 from harness.model.champions import counts, rank
 from harness.model.entry import Entry
@@ -47,18 +46,11 @@ def choose(
         top: choose the fastest entries.
         seed: seed of the random choice; None for a different one each time.
     """
-    rows = [
-        row
-        for row in index.rows(target=target)
-        if counts(row) and row.verdict == Verdict.PASSED and row.speedup_ci95_low is not None
-    ]
+    passed = (row for row in index.rows(target=target) if counts(row) and row.verdict == Verdict.PASSED)
+    rows = [row for row in passed if row.speedup_ci95_low is not None]
     confirmed = {(row.problem, row.cites) for row in rows if row.kind == EntryKind.CONFIRMATION}
-    standing: list[Row] = [
-        row
-        for row in rows
-        if row.kind == EntryKind.CONFIRMATION
-        or (row.kind == EntryKind.EVALUATION and (row.problem, row.seq) not in confirmed)
-    ]
+    kinds = (EntryKind.EVALUATION, EntryKind.CONFIRMATION)
+    standing = [row for row in rows if row.kind in kinds and (row.problem, row.seq) not in confirmed]
     current = {problem: digest(problem) for problem in {row.problem for row in standing}}
     fit = [row for row in standing if row.problem_digest == current[row.problem]]
     if top:
@@ -102,18 +94,10 @@ def compare(entry: Entry, answer: JudgeAnswer, spread: Spread, *, together: int)
     if answer.verdict is not Verdict.PASSED or fresh is None or recorded is None or answer.summary.speedup is None:
         reason = answer.reason or "no speed-up was measured"
         return Rerun(entry.problem, entry.seq, speedup, None, None, str(answer.verdict), holds=False, note=reason)
-    expected_low, expected_high = prediction_interval(recorded, fresh.error, spread, comparisons=together)
-    measured = answer.summary.speedup
-    return Rerun(
-        entry.problem,
-        entry.seq,
-        speedup,
-        (expected_low, expected_high),
-        measured,
-        str(answer.verdict),
-        holds=expected_low <= measured <= expected_high,
-        note="; ".join(_differences(entry, answer)),
-    )
+    expected = prediction_interval(recorded, fresh.error, spread, comparisons=together)
+    measured, note = answer.summary.speedup, "; ".join(_differences(entry, answer))
+    holds = expected[0] <= measured <= expected[1]
+    return Rerun(entry.problem, entry.seq, speedup, expected, measured, str(answer.verdict), holds=holds, note=note)
 
 
 def _differences(entry: Entry, answer: JudgeAnswer) -> Sequence[str]:
