@@ -67,17 +67,13 @@ def _read(file: Path, definition: Definition) -> LibraryBaseline:
         tree = parse_python(source)
     except SyntaxError as error:
         raise FormatError(f"not Python: {error.msg}", where=f"{where}:{error.lineno or 1}") from error
-    functions = [node for node in getattr(tree, "body", ()) if isinstance(node, ast.FunctionDef) and node.name == "run"]
-    if not functions:
+    run = top_level_functions(tree).get("run")
+    if run is None:
         raise FormatError("no top-level function `run`", where=where)
-    run = functions[-1]
-    takes = [argument.arg for argument in (*run.args.posonlyargs, *run.args.args)]
-    if takes != list(definition.inputs):
-        message = (
-            f"defines `run({', '.join(takes)})`; expected the inputs in order: `run({', '.join(definition.inputs)})`"
-        )
-        raise FormatError(message, where=f"{where}:{run.lineno}")
-    return LibraryBaseline(file.stem, file, source, _imported(tree))
+    signature_error = run_signature_error(run, definition)
+    if signature_error is not None:
+        raise FormatError(signature_error, where=f"{where}:{run.lineno}")
+    return LibraryBaseline(file.stem, file, source, imported_modules(tree))
 
 
 def _text(file: Path) -> str:
@@ -91,7 +87,26 @@ def _text(file: Path) -> str:
         raise FormatError(f"not UTF-8 text at byte {error.start}", where=shown(file)) from error
 
 
-def _imported(tree: ast.AST) -> tuple[str, ...]:
+def top_level_functions(tree: ast.AST) -> dict[str, ast.FunctionDef]:
+    """Return the functions that a module defines at its top level, by name."""
+    return {node.name: node for node in getattr(tree, "body", ()) if isinstance(node, ast.FunctionDef)}
+
+
+def run_signature_error(run: ast.FunctionDef, definition: Definition) -> str | None:
+    """Return a predicate about a function whose parameters are not the problem's inputs in order; else None.
+
+    Args:
+        run: the function `run` of a reference or baseline.
+        definition: the problem's.
+    """
+    takes = [argument.arg for argument in (*run.args.posonlyargs, *run.args.args)]
+    if takes == list(definition.inputs):
+        return None
+    return f"defines `run({', '.join(takes)})`; expected the inputs in order: `run({', '.join(definition.inputs)})`"
+
+
+def imported_modules(tree: ast.AST) -> tuple[str, ...]:
+    """Return the top-level modules that a syntax tree imports."""
     names: list[str] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

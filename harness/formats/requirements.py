@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
+from harness.formats.library_baselines import imported_modules
 from harness.model.problem import Problem, Workload
 
 COPIES = 3
@@ -50,21 +51,11 @@ def count_causes(reasons: Iterable[str]) -> list[tuple[str, int]]:
 
 def _reference(source: str, target: str) -> Iterator[str]:
     tree = ast.parse(source)
-    for name in sorted(_imported_modules(tree)):
+    for name in sorted(imported_modules(tree)):
         if name not in sys.stdlib_module_names and importlib.util.find_spec(name) is None:
             yield f"its reference imports `{name}`, which is not installed here"
     if target == "cpu" and _names_cuda(tree):
         yield "its reference asks for a CUDA device by name"
-
-
-def _imported_modules(tree: ast.Module) -> set[str]:
-    modules = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            modules |= {alias.name.partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            modules.add(node.module.partition(".")[0])
-    return modules
 
 
 def _names_cuda(tree: ast.Module) -> bool:
