@@ -9,20 +9,19 @@ import fnmatch
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from harness.errors import FormatError
 from harness.formats.bounded import PROBLEM_BYTES
-from harness.formats.definitions import check_definition
 from harness.formats.library_baselines import library_baselines
-from harness.formats.schema import extra_keys, shown, validated
+from harness.formats.problem_checks import definition_errors, unchecked_constraints, workload_errors
+from harness.formats.schema import extra_keys, located, quoted, shown, validated
 from harness.formats.source_lines import Path as FieldPath
 from harness.formats.source_lines import field_name, json_lines, parse_json
-from harness.formats.workloads import check_workloads
 from harness.model.paths import NAME_FORM, SOLUTIONS, is_problem, parse_problem_path
-from harness.model.problem import Definition, Problem, Workload
+from harness.model.problem import CustomInput, Definition, Problem, Workload
 
 DEFINITION_NAME = "definition.json"
 WORKLOADS_NAME = "workload.jsonl"
@@ -210,8 +209,10 @@ def _read_definition(directory: Path, errors: list[FormatError]) -> tuple[Defini
     errors += structure_errors
     if definition is None:
         return None, []
-    content_errors, warnings = check_definition(definition, where=where, lines=lambda: json_lines(text))
-    errors += content_errors
+    field_errors = list(definition_errors(definition))
+    lines = json_lines(text) if field_errors else {}
+    errors += [located(message, path, where=where, lines=lines) for path, message in field_errors]
+    warnings = [f"{where}: {warning}" for warning in unchecked_constraints(definition)]
     # Benchmarks often have descriptions and tags, which do not affect judging. The judge reads `x_distribution` of an
     # input (harness.judge.input_data.roles).
     used = {"description", "tags", "x_distribution", "x_origin", "x_profile", "x_provenance"}
@@ -257,12 +258,30 @@ def _read_workloads(
     if unused:
         warnings.append(f"{where}: unknown keys are kept and not used: {', '.join(unused)}")
     if definition is not None and not errors:
-        content_errors, content_warnings = check_workloads(
-            definition, workloads, where=where, directory=directory, data_root=data_root
-        )
-        errors += content_errors
-        warnings += content_warnings
+        errors += _content_errors(definition, workloads, where, [directory, *([data_root] if data_root else [])])
+        makes_inputs = definition.custom_inputs_entrypoint is not None
+        if makes_inputs and not all(_has_custom_inputs(workload) for _, workload in workloads):
+            warnings.append(
+                f"{where}: `custom_inputs_entrypoint` makes no input of the workloads without custom inputs"
+            )
     return tuple(workload for _, workload in workloads)
+
+
+def _has_custom_inputs(workload: Workload) -> bool:
+    return any(isinstance(source, CustomInput) for source in workload.inputs.values())
+
+
+def _content_errors(
+    definition: Definition, workloads: Iterable[tuple[int, Workload]], where: str, roots: Sequence[Path]
+) -> Iterator[FormatError]:
+    line_by_uuid: dict[str, int] = {}
+    for number, workload in workloads:
+        first = line_by_uuid.setdefault(workload.uuid, number)
+        if first != number:
+            message = f"`uuid` {quoted(workload.uuid)} is also that of line {first}; expected one of its own"
+            yield FormatError(message, where=f"{where}:{number}")
+        for error in workload_errors(definition, workload, roots):
+            yield FormatError(error.message, where=f"{where}:{number}", remedy=error.remedy)
 
 
 def _on_line(number: int) -> Callable[[], Mapping[FieldPath, int]]:

@@ -17,6 +17,8 @@ from harness.formats.source_lines import Path, field_name, line_of
 from harness.model.truncate import shortened
 
 Model = TypeVar("Model", bound=BaseModel)
+FieldError = tuple[Path, str]
+"""Path of a field, and what is wrong with it."""
 
 _EXPECTED: Mapping[str, str] = {
     "string_type": "a string",

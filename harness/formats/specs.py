@@ -7,13 +7,11 @@ import re
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
-from harness.formats.schema import did_you_mean, quoted
+from harness.formats.schema import FieldError, did_you_mean, quoted
 from harness.formats.source_lines import Path, field_name
 from harness.model.languages import LANGUAGES, PYTHON_LANGUAGES
 from harness.model.problem import Definition
 from harness.model.solution import ParamValue, SolutionSpec
-
-FieldError = tuple[Path, str]
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _CPP_WORDS = frozenset({
