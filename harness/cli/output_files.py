@@ -14,8 +14,8 @@ from harness.cli.merge_commands import opened, single_target
 from harness.cli.options import OUTPUT_FILE, run_option, target_option
 from harness.errors import AnswerIsNo, ConfigurationError
 from harness.formats.bounded import PROBLEM_BYTES, load_json
-from harness.formats.export_solutions import solution_document
 from harness.formats.problems import DEFINITION_NAME, list_problems
+from harness.formats.solution_json import solution_document
 from harness.formats.solutions import load_solution
 from harness.git.problem_digests import digest_at
 from harness.ledger.champions import champion, measured, why_none

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from harness.errors import ConfigurationError
-from harness.formats.import_solutions import solution_from_json
 from harness.formats.problems import DEFINITION_NAME, load_problem
+from harness.formats.solution_json import solution_from_json
 from harness.formats.solutions import SOLUTION_NAME
 from harness.git.repo import Repo
 from harness.model.paths import SOLUTIONS, problem_path

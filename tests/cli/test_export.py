@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from harness.errors import FormatError
-from harness.formats.export_solutions import solution_document
-from harness.formats.import_solutions import read_solution_json, spec_from
+from harness.formats.solution_json import read_solution_json, solution_document, spec_from
 from harness.formats.solutions import load_solution
 from tests.cli.test_audit import harness
 from tests.ledger.audited_place import Place

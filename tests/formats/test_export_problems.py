@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from harness.errors import FormatError
-from harness.formats.export_problems import export_problem
-from harness.formats.import_problems import import_problems
+from harness.formats.problem_exchange import export_problem, import_problems
 from harness.formats.problems import list_problems, load_problem
 from tests.formats.problem_files import write_problem, write_solution
 

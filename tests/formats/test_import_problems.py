@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from harness.errors import ConfigurationError, FormatError
-from harness.formats.import_problems import import_problems, problem_named
-from harness.formats.import_solutions import solution_from_json
+from harness.formats.problem_exchange import import_problems, problem_named
 from harness.formats.problems import list_problems, load_problem
+from harness.formats.solution_json import solution_from_json
 from harness.formats.solutions import load_solution
 from harness.workspace.shipped_files import STARTER, starter_problems
 from tests.formats.problem_files import (

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.formats.import_solutions import solution_from_json
 from harness.formats.problems import load_problem
+from harness.formats.solution_json import solution_from_json
 from harness.model.judging import JudgeAnswer, JudgeRequest
 from harness.model.verdict import Verdict
 from tests.judge.attacks.conftest import Lines

@@ -13,10 +13,10 @@ import click
 from harness.cli.devices import choose_devices
 from harness.cli.display.output import echo, echo_document, emit, json_option
 from harness.errors import ConfigurationError
-from harness.formats.import_problems import ImportResult, import_problems, problem_named
-from harness.formats.import_solutions import read_solution_json, solution_from_json
+from harness.formats.problem_exchange import ImportResult, import_problems, problem_named
 from harness.formats.problems import list_problems, load_problem
 from harness.formats.requirements import count_causes, target_memory_bytes, unmet_requirements
+from harness.formats.solution_json import read_solution_json, solution_from_json
 from harness.formats.solutions import check_solution, load_solution
 from harness.model.paths import SOLUTIONS, is_target
 from harness.sol.hardware import table

@@ -15,7 +15,7 @@ from harness.cli.options import COUNT
 from harness.cli.problem_commands.extract import extract
 from harness.cli.problem_commands.importing import import_
 from harness.cli.problem_commands.problem_lists import count_of, inspected, list_, one_problem, show, suites
-from harness.formats.export_problems import export_problem
+from harness.formats.problem_exchange import export_problem
 from harness.formats.problems import Findings, inspect_problem, list_problems
 from harness.formats.solutions import check_all_solutions
 from harness.model.problem import Problem

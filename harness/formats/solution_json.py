@@ -1,24 +1,25 @@
-"""Import of solution.json of SOL-ExecBench and FlashInfer-Bench as a solution directory."""
+"""solution.json of SOL-ExecBench and FlashInfer-Bench: import as a solution directory, and export of one."""
 
 from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Literal
+from types import MappingProxyType
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from harness.errors import ConfigurationError, FormatError
 from harness.formats.problems import read_text
-from harness.formats.schema import located, quoted, shown, validated
+from harness.formats.schema import FieldError, located, quoted, shown, validated
 from harness.formats.solutions import SOLUTION_NAME, dump_solution, load_solution
 from harness.formats.source_lines import json_lines, parse_json
 from harness.formats.sources import path_errors
-from harness.model.axis_types import NonEmpty
-from harness.model.languages import Language
-from harness.model.solution import Binding, CompileOptions, SolutionSpec
+from harness.model.axis_types import LenientModel, NonEmpty
+from harness.model.languages import LANGUAGES, PYTHON_LANGUAGES, Language
+from harness.model.solution import CompileOptions, ParamValue, Solution, SolutionSpec, macros
 
 ExternalLanguage = Literal[
     "pytorch", "triton", "tlx", "cute_dsl", "cutile", "cudnn_frontend", "cutlass", "cudnn", "cublas", "cuda_cpp",
@@ -31,11 +32,7 @@ _CPP_FAMILY = ("cuda_cpp", "cutlass", "cudnn", "cublas", "cuda", "cpp")
 _UNSUPPORTED = ("cutile", "cudnn_frontend", "tlx", "tilelang")
 
 
-class _ExternalModel(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="allow")
-
-
-class ExternalCompileOptions(_ExternalModel):
+class ExternalCompileOptions(LenientModel):
     """Flags of the compilers and the linker; the defaults are those of SOL-ExecBench."""
 
     cflags: tuple[str, ...] = ()
@@ -43,7 +40,7 @@ class ExternalCompileOptions(_ExternalModel):
     ld_flags: tuple[str, ...] = ("-lcuda",)
 
 
-class ExternalSpec(_ExternalModel):
+class ExternalSpec(LenientModel):
     """Build options and entry point. `language` is a key of FlashInfer-Bench, `languages` one of SOL-ExecBench."""
 
     languages: tuple[ExternalLanguage, ...] = ()
@@ -56,14 +53,14 @@ class ExternalSpec(_ExternalModel):
     compile_options: ExternalCompileOptions | None = None
 
 
-class ExternalSource(_ExternalModel):
+class ExternalSource(LenientModel):
     """One source file."""
 
     path: NonEmpty
     content: NonEmpty
 
 
-class ExternalSolution(_ExternalModel):
+class ExternalSolution(LenientModel):
     """solution.json."""
 
     name: NonEmpty
@@ -86,37 +83,33 @@ def read_solution_json(path: Path) -> ExternalSolution:
     solution, errors = validated(ExternalSolution, value, where=where, lines=lambda: json_lines(text))
     if solution is None:
         raise errors[0]
-
-    def field_error(message: str, *field: str | int) -> FormatError:
-        return located(message, field, where=where, lines=json_lines(text))
-
-    _check_languages(solution, field_error=field_error)
-    paths: set[str] = set()
-    for index, source in enumerate(solution.sources):
-        for message in path_errors(source.path):
-            raise field_error(f"`sources[{index}].path`: {message}", "sources", index, "path")
-        if source.path in paths:
-            message = f"`sources[{index}].path` `{source.path}` comes twice; expected each once"
-            raise field_error(message, "sources", index)
-        paths.add(source.path)
-    file = solution.spec.entry_point.partition("::")[0]
-    if solution.spec.entry_point.count("::") != 1 or file not in paths:
-        entry = quoted(solution.spec.entry_point)
-        message = f"`spec.entry_point` is {entry}; expected `file::function` with one of the sources as its file"
-        raise field_error(message, "spec", "entry_point")
+    for field, message in _field_errors(solution):
+        raise located(message, field, where=where, lines=json_lines(text))
     return solution
 
 
-def _check_languages(solution: ExternalSolution, *, field_error: Callable[..., FormatError]) -> None:
-    languages = solution.spec.languages or tuple(filter(None, [solution.spec.language]))
+def _field_errors(solution: ExternalSolution) -> Iterator[FieldError]:
+    spec = solution.spec
+    languages = spec.languages or tuple(filter(None, [spec.language]))
     if not languages:
-        raise field_error("`spec.languages` is missing; expected a list of languages", "spec")
-    field = "languages" if solution.spec.languages else "language"
+        yield ("spec",), "`spec.languages` is missing; expected a list of languages"
+    field = "languages" if spec.languages else "language"
     compiled = [name for name in languages if name in _CPP_FAMILY]
     if compiled and len(compiled) < len(languages):
         mixed = quoted(list(languages))
         message = f"`spec.{field}` mixes {mixed}; expected Python languages or C++ languages, not both"
-        raise field_error(message, "spec", field)
+        yield ("spec", field), message
+    paths: set[str] = set()
+    for index, source in enumerate(solution.sources):
+        for message in path_errors(source.path):
+            yield ("sources", index, "path"), f"`sources[{index}].path`: {message}"
+        if source.path in paths:
+            yield ("sources", index), f"`sources[{index}].path` `{source.path}` comes twice; expected each once"
+        paths.add(source.path)
+    if spec.entry_point.count("::") != 1 or spec.entry_point.partition("::")[0] not in paths:
+        entry = quoted(spec.entry_point)
+        message = f"`spec.entry_point` is {entry}; expected `file::function` with one of the sources as its file"
+        yield ("spec", "entry_point"), message
 
 
 def spec_from(solution: ExternalSolution) -> SolutionSpec:
@@ -131,29 +124,20 @@ def spec_from(solution: ExternalSolution) -> SolutionSpec:
     if unsupported:
         supported = ", ".join((*_PYTHON_FAMILY, *_CPP_FAMILY))
         raise FormatError(f"language `{unsupported[0]}` is not run here; expected one of {supported}")
-    language = _language(languages)
-    notes = " ".join(f"{solution.name} by {solution.author}".split())
+    language, binding, options = _language(languages), None, spec.compile_options
+    if language == "cuda_cpp":  # without a binding, the default of the solution's benchmark
+        binding = spec.binding or ("torch" if spec.languages else "tvm_ffi")
+    flags = CompileOptions()
+    if language == "cuda_cpp" and options is not None:
+        flags = CompileOptions(flags=options.cflags, cuda_flags=options.cuda_cflags, link_flags=options.ld_flags)
     return SolutionSpec(
         language=language,
         entry=spec.entry_point,
-        binding=_binding(spec) if language == "cuda_cpp" else None,
+        binding="tvm_ffi" if binding == "tvm-ffi" else binding,
         destination_passing=spec.destination_passing_style,
-        compile=_options(spec.compile_options) if language == "cuda_cpp" else CompileOptions(),
-        notes=notes[:200],
+        compile=flags,
+        notes=" ".join(f"{solution.name} by {solution.author}".split())[:200],
     )
-
-
-def _binding(spec: ExternalSpec) -> Binding:
-    """Return the binding of a compiled solution; its benchmark's default if the solution names none."""
-    if spec.binding is None:
-        return "torch" if spec.languages else "tvm_ffi"
-    return "torch" if spec.binding == "torch" else "tvm_ffi"
-
-
-def _options(options: ExternalCompileOptions | None) -> CompileOptions:
-    if options is None:
-        return CompileOptions()
-    return CompileOptions(flags=options.cflags, cuda_flags=options.cuda_cflags, link_flags=options.ld_flags)
 
 
 def _language(languages: tuple[ExternalLanguage, ...]) -> Language:
@@ -204,3 +188,76 @@ def solution_from_json(path: Path, destination: Path, *, replace: bool = False) 
     finally:
         shutil.rmtree(staging, ignore_errors=True)
     return destination
+
+
+def solution_document(
+    solution: Solution,
+    *,
+    name: str,
+    definition: str,
+    author: str,
+    description: str,
+    target: str,
+    constants: Mapping[str, int] = MappingProxyType({}),
+) -> dict[str, Any]:
+    """Return the document of solution.json.
+
+    The format has no params and no macros of axes. So the values of `params` become a part of the sources or of the
+    compiler's flags, and the constant axes become macros in the flags of compiled code.
+
+    Args:
+        solution: the solution.
+        name: the solution's name in the document.
+        definition: name of the problem's definition.
+        author: the solution's author in the document.
+        description: the solution's description in the document.
+        target: device class, such as `h200`; written in upper case, except `cpu`.
+        constants: sizes of the problem's constant axes.
+
+    Raises:
+        FormatError: the format does not support the solution's language.
+    """
+    spec = solution.spec
+    language = LANGUAGES[spec.language].exported_as
+    if language is None:
+        raise FormatError(f"language {spec.language} cannot be exported: {LANGUAGES[spec.language].no_export}")
+    sources = {name: (solution.directory / name).read_text() for name in solution.sources}
+    options: dict[str, Any] = {}
+    if spec.language in PYTHON_LANGUAGES:
+        sources[spec.file] += _wrapper_with_params(spec.function, spec.params)
+    else:
+        macro_flags = macros(constants, spec.params)
+        options["compile_options"] = {
+            "cflags": [*spec.compile.flags, *macro_flags],
+            "cuda_cflags": [*spec.compile.cuda_flags, *macro_flags],
+            "ld_flags": list(spec.compile.link_flags),
+        }
+        options["binding"] = spec.binding or "tvm_ffi"
+    return {
+        "name": name,
+        "definition": definition,
+        "author": author,
+        "description": description,
+        "spec": {
+            "languages": [language],
+            "target_hardware": [target if target == "cpu" else target.upper()],
+            "entry_point": spec.entry,
+            "dependencies": [],
+            "destination_passing_style": spec.destination_passing,
+            **options,
+        },
+        "sources": [{"path": path, "content": text} for path, text in sorted(sources.items())],
+    }
+
+
+def _wrapper_with_params(function: str, params: Mapping[str, ParamValue]) -> str:
+    """Return Python source that replaces the entry point by one with the values of the params."""
+    if not params:
+        return ""
+    keywords = ", ".join(f"{name}={value!r}" for name, value in params.items())
+    return (
+        "\n\n# The values of the solution's params, which are keyword arguments of the original entry point.\n"
+        f"_searched_{function} = {function}\n\n\n"
+        f"def {function}(*arguments):\n"
+        f"    return _searched_{function}(*arguments, {keywords})\n"
+    )

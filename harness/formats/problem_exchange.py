@@ -1,4 +1,4 @@
-"""Import of problems in the layouts of SOL-ExecBench and FlashInfer-Bench.
+"""Import of problems in the layouts of SOL-ExecBench and FlashInfer-Bench, and export in the layout of SOL-ExecBench.
 
 SOL-ExecBench has a directory with definition.json and workload.jsonl for each problem.
 FlashInfer-Bench has a trace set: `definitions/<op>/<name>.json` and `workloads/<op>/<name>.jsonl`. Its workloads are
@@ -12,8 +12,9 @@ import dataclasses
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from harness.errors import ConfigurationError, FormatError
@@ -22,11 +23,13 @@ from harness.formats.problems import (
     WORKLOADS_NAME,
     Findings,
     inspect_problem,
+    problem_files,
     read_text,
 )
 from harness.formats.schema import quoted, shown
 from harness.formats.source_lines import parse_json
 from harness.model.paths import SOLUTIONS, name_from
+from harness.model.problem import Problem
 
 _OLD_DTYPES = {"float8_e4m3": "float8_e4m3fn"}
 """Names of dtypes in early FlashInfer-Bench definitions -> names in this project's schema."""
@@ -68,29 +71,25 @@ def import_problems(
     """
     if not source.is_dir():
         raise FormatError("no such directory; expected problems to import", where=shown(source))
-    if (source / "definitions").is_dir():
+    is_trace_set = (source / "definitions").is_dir()
+    parts: list[tuple[str, Path, Callable[[Path], None]]]
+    if is_trace_set:
         root = source.resolve()
-        results = [
-            _import_one(
-                _problem_key(suite or root.name, name), path, problems_dir, write, data_root or root, replace=replace
-            )
-            for name, path, write in _trace_set(source)
+        parts = [
+            (_problem_key(suite or root.name, file.stem), file, partial(_translate, source, file))
+            for file in sorted((source / "definitions").rglob("*.json"))
         ]
-        if data_root is None:
-            results = [_with_data_root_warning(result, problems_dir, source) for result in results]
     else:
-        directories = sorted(path.parent for path in source.rglob(DEFINITION_NAME))
-        results = [
-            _import_one(
-                _problem_key(suite or path.resolve().parent.name, path.resolve().name),
-                path,
-                problems_dir,
-                _copier(path),
-                data_root,
-                replace=replace,
-            )
-            for path in directories
+        root = None
+        parts = [
+            (_problem_key(suite or path.resolve().parent.name, path.resolve().name), path, partial(_copy, path))
+            for path in sorted(file.parent for file in source.rglob(DEFINITION_NAME))
         ]
+    results = [
+        _import_one(key, path, problems_dir, write, data_root or root, replace=replace) for key, path, write in parts
+    ]
+    if is_trace_set and data_root is None:
+        results = [_with_data_root_warning(result, problems_dir, source) for result in results]
     if not results:
         raise FormatError(f"no {DEFINITION_NAME} below it and no definitions/; expected problems", where=shown(source))
     return results
@@ -106,13 +105,7 @@ def _with_data_root_warning(result: ImportResult, problems_dir: Path, source: Pa
 
 
 def _import_one(
-    key: str,
-    source: Path,
-    problems_dir: Path,
-    write: Callable[[Path], None],
-    data_root: Path | None,
-    *,
-    replace: bool,
+    key: str, source: Path, problems_dir: Path, write: Callable[[Path], None], data_root: Path | None, *, replace: bool
 ) -> ImportResult:
     """Write a problem to a temporary directory, check it there, and move it to its place if it has no errors."""
     target = problems_dir / key
@@ -161,18 +154,10 @@ def _move_into_place(staging: Path, target: Path) -> None:
         shutil.rmtree(replaced.parent)
 
 
-def _copier(source: Path) -> Callable[[Path], None]:
-    def write(staging: Path) -> None:
-        ignored = shutil.ignore_patterns("__pycache__", ".git", SOLUTIONS, "solution*.json")
-        # Links are copied as links, so that the check refuses them. Otherwise their targets would be imported.
-        shutil.copytree(source, staging, dirs_exist_ok=True, symlinks=True, ignore=ignored)
-
-    return write
-
-
-def _trace_set(root: Path) -> Iterator[tuple[str, Path, Callable[[Path], None]]]:
-    for file in sorted((root / "definitions").rglob("*.json")):
-        yield file.stem, file, _translator(file, _workload_files(root, file))
+def _copy(source: Path, staging: Path) -> None:
+    ignored = shutil.ignore_patterns("__pycache__", ".git", SOLUTIONS, "solution*.json")
+    # Links are copied as links, so that the check refuses them. Otherwise their targets would be imported.
+    shutil.copytree(source, staging, dirs_exist_ok=True, symlinks=True, ignore=ignored)
 
 
 def _workload_files(root: Path, definition: Path) -> list[Path]:
@@ -184,16 +169,13 @@ def _workload_files(root: Path, definition: Path) -> list[Path]:
     return sorted((root / "workloads").rglob(name)) or sorted((root / "traces").rglob(name)) or [default]
 
 
-def _translator(definition: Path, workloads: Sequence[Path]) -> Callable[[Path], None]:
-    def write(staging: Path) -> None:
-        text = _definition_text(definition)
-        (staging / DEFINITION_NAME).write_text(text)
-        value = parse_json(text, where=shown(definition))
-        name = str(value.get("name")) if isinstance(value, dict) else ""
-        texts = [_workloads_text(file, name) for file in workloads]
-        (staging / WORKLOADS_NAME).write_text(texts[0] if len(texts) == 1 else _without_repetitions(texts))
-
-    return write
+def _translate(root: Path, definition: Path, staging: Path) -> None:
+    text = _definition_text(definition)
+    (staging / DEFINITION_NAME).write_text(text)
+    value = parse_json(text, where=shown(definition))
+    name = str(value.get("name")) if isinstance(value, dict) else ""
+    texts = [_workloads_text(file, name) for file in _workload_files(root, definition)]
+    (staging / WORKLOADS_NAME).write_text(texts[0] if len(texts) == 1 else _without_repetitions(texts))
 
 
 def _without_repetitions(texts: Sequence[str]) -> str:
@@ -271,3 +253,34 @@ def problem_named(name: str, problems_dir: Path, keys: Sequence[str]) -> str:
     raise ConfigurationError(
         f"{subject} the definition name `{name}`", remedy="name the problem with --problem SUITE/NAME"
     )
+
+
+def export_problem(problem: Problem, into: Path, *, replace: bool = False) -> Path:
+    """Copy the files of a problem to `into/<suite>/<name>`, without its solutions and notes.
+
+    The schema is that of SOL-ExecBench, whose tools keep and ignore the keys `x_distribution`, `x_updates` and
+    `x_provenance`. All other files that affect judging are copied too, so that an import gives the same digest.
+
+    Args:
+        problem: the problem.
+        into: directory of the exported suites.
+        replace: overwrite an existing directory.
+
+    Returns:
+        Directory of the exported problem.
+
+    Raises:
+        FormatError: the directory exists and `replace` is false.
+    """
+    target = into / problem.key
+    if target.exists():
+        if not replace:
+            raise FormatError(
+                f"`{problem.key}` is there already", where=shown(target), remedy="overwrite it with --replace"
+            )
+        shutil.rmtree(target)
+    for file in problem_files(problem.directory):
+        copy = target / file.relative_to(problem.directory)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, copy)
+    return target
