@@ -10,12 +10,13 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from harness.errors import FormatError, LedgerError
 from harness.formats.bounded import LEDGER_BYTES, load_yaml
 from harness.formats.ledger_documents import check_header, field_of, hash_of
 from harness.formats.ledger_versions import check_format
+from harness.model.base_models import StrictModel
 from harness.model.entry import LEDGER_FORMAT
 from harness.model.paths import HEADS
 
@@ -25,10 +26,8 @@ _REMEDY = f"restore it: `git log -p -- {HEADS}` shows who changed it; `harness a
 _LAST_START = b"\n---\n"
 
 
-class Head(BaseModel):
+class Head(StrictModel):
     """The last document of one ledger file."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     seq: int
     hash: str

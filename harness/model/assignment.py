@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from harness.model.base_models import StrictModel
 
 
-class Assignment(BaseModel):
+class Assignment(StrictModel):
     """A worker, its problem and the planner's instruction."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     worker: str
     problem: str

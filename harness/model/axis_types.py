@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from harness.model.base_models import LenientModel
 
 NonEmpty = Annotated[str, Field(min_length=1)]
 Size = Annotated[int, Field(ge=0, le=2**63 - 1)]
-
-
-class LenientModel(BaseModel):
-    """Base of file formats of other projects: unknown keys are accepted, and the loader warns of them once."""
-
-    model_config = ConfigDict(frozen=True, extra="allow")
 
 
 class ConstAxis(LenientModel):

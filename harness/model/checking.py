@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from harness.model.base_models import StrictModel
 from harness.model.counters import KernelResources
 from harness.model.verdict import Verdict
 
@@ -16,11 +17,7 @@ ShownCode = Literal["", "assembly", "ptx", "sass"]
 """Code of a build that a check shows: none, the CPU's assembly, PTX, or a GPU's machine code."""
 
 
-class _CheckMessage(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class CheckOrder(_CheckMessage):
+class CheckOrder(StrictModel):
     """A worker's request to the daemon; the solution is in the same directory."""
 
     id: str
@@ -34,7 +31,7 @@ class CheckOrder(_CheckMessage):
     """Part of the name of the function or kernel whose code is shown; empty for the entry."""
 
 
-class CheckRequest(_CheckMessage):
+class CheckRequest(StrictModel):
     """Build a candidate and compare its outputs with the reference, also while a candidate is being judged."""
 
     op: Literal["check"] = "check"
@@ -48,7 +45,7 @@ class CheckRequest(_CheckMessage):
     function: str = ""
 
 
-class BuildReport(_CheckMessage):
+class BuildReport(StrictModel):
     """Warnings, resources and code of a build."""
 
     warnings: tuple[str, ...] = ()
@@ -58,7 +55,7 @@ class BuildReport(_CheckMessage):
     """The requested code, cut to a limited number of lines, or the reason why it cannot be shown."""
 
 
-class CheckedWorkload(_CheckMessage):
+class CheckedWorkload(StrictModel):
     """One workload of a check."""
 
     uuid: str
@@ -70,7 +67,7 @@ class CheckedWorkload(_CheckMessage):
     calls: int = 0
 
 
-class CheckAnswer(_CheckMessage):
+class CheckAnswer(StrictModel):
     """The outcome of a check."""
 
     event: Literal["checked"] = "checked"
@@ -87,7 +84,7 @@ class CheckAnswer(_CheckMessage):
     check_s: float = 0.0
 
 
-class CheckReply(_CheckMessage):
+class CheckReply(StrictModel):
     """The daemon's reply to a worker."""
 
     answer: CheckAnswer | None = None

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
+from harness.model.base_models import StrictModel
 from harness.model.judging import MoreBaseline
 from harness.model.languages import Language
 from harness.model.paths import NAME_FORM, is_run
@@ -20,11 +21,7 @@ RoleTool = Literal[
 SandboxKind = Literal["bubblewrap", "none"]
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Budget(_Section):
+class Budget(StrictModel):
     """Hard limits; null is no limit."""
 
     usd: PositiveFloat | None = None
@@ -46,7 +43,7 @@ class SessionBudget(Budget):
     """Minutes without a message, a tool call or a byte of an answer, while nothing is being judged."""
 
 
-class Price(_Section):
+class Price(StrictModel):
     """USD for a million tokens."""
 
     input: Annotated[float, Field(ge=0)]
@@ -57,7 +54,7 @@ class Price(_Section):
     """null: a tenth of the input."""
 
 
-class GatewayConfig(_Section):
+class GatewayConfig(StrictModel):
     """Timeouts and backoff of requests to the model's API."""
 
     hold_s: PositiveFloat = 60.0
@@ -70,7 +67,7 @@ class GatewayConfig(_Section):
     """Seconds without a byte of an answer after which it counts as broken off."""
 
 
-class AgentRole(_Section):
+class AgentRole(StrictModel):
     """A subagent that an agent of kind `claude` may call. It has its own context; the same budgets limit its costs."""
 
     description: Annotated[str, Field(min_length=1)]
@@ -84,20 +81,20 @@ class AgentRole(_Section):
     """Tools of the subagent."""
 
 
-class AgentConfig(_Section):
+class AgentConfig(StrictModel):
     """The agent that a worker runs, its environment and its limits."""
 
     kind: AgentKind | None = None
     """null: `claude` with a GPU and a key, else `tuner`."""
     model: str | None = None
     effort: Literal["low", "medium", "high"] | None = None
-    roles: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,31}$")], AgentRole] = {}
+    roles: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,31}$")], AgentRole] = Field(default_factory=dict)
     """Kind `claude`: subagents by name."""
     command: str | None = None
     """Kind `command`: the command line, with placeholders (docs/agents.md)."""
     binds: tuple[str, ...] = ()
     """Kind `command`: files and directories of this machine that are bound read-only at the same path."""
-    env: dict[str, str | None] = {}
+    env: dict[str, str | None] = Field(default_factory=dict)
     """Kind `command`: environment variables; null passes on the value that the variable has on this machine."""
     network: Literal["gateway", "host"] = "gateway"
     """`host` gives agents the host's network and login, for agents whose API address cannot be configured."""
@@ -105,14 +102,14 @@ class AgentConfig(_Section):
     max_answer_tokens: Positive | None = 32_000
     """Kind `claude`: maximum tokens of an answer; null is the CLI's limit. A request reserves what its longest answer
     costs."""
-    prices: dict[str, Price] = {}
+    prices: dict[str, Price] = Field(default_factory=dict)
     """Globs over model names -> prices. They take precedence over the shipped prices."""
     per_session: SessionBudget = SessionBudget()
     per_worker: Budget = Budget()
     overall: Budget = Budget()
 
 
-class PlannerConfig(_Section):
+class PlannerConfig(StrictModel):
     """The planner's kind and the limits of its model."""
 
     kind: Literal["policy", "claude"] = "policy"
@@ -123,7 +120,7 @@ class PlannerConfig(_Section):
     budget: Budget = Budget()
 
 
-class PolicyConfig(_Section):
+class PolicyConfig(StrictModel):
     """The planner's deterministic policy."""
 
     slice_evaluations: Positive = 4
@@ -134,7 +131,7 @@ class PolicyConfig(_Section):
     """Evaluations of other problems after which a stale problem may be assigned again."""
 
 
-class JudgeConfig(_Section):
+class JudgeConfig(StrictModel):
     """Precision, time limit and sandbox of judging."""
 
     half_width_cpu: PositiveFloat = 0.02
@@ -155,7 +152,7 @@ def _checked_run(run: str) -> str:
     return run
 
 
-class Config(_Section):
+class Config(StrictModel):
     """Every key of harness.yaml with its default."""
 
     run: Annotated[str, AfterValidator(_checked_run)] = "main"

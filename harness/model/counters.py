@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from harness.model.base_models import StrictModel
 
 Count = Annotated[int, Field(ge=0, lt=1 << 53)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -18,11 +20,7 @@ Bottleneck = Literal[
 ]
 
 
-class _CountersPart(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class KernelResources(_CountersPart):
+class KernelResources(StrictModel):
     """Resources of one compiled kernel."""
 
     kernel: KernelName
@@ -38,7 +36,7 @@ class KernelResources(_CountersPart):
     """The same of spill loads."""
 
 
-class Stall(_CountersPart):
+class Stall(StrictModel):
     """A reason for which warps waited."""
 
     reason: Annotated[str, Field(pattern=r"^[a-z_ ]+$", max_length=40)]
@@ -46,7 +44,7 @@ class Stall(_CountersPart):
     """Share of the cycles that warps spend between two of their instructions."""
 
 
-class KernelCounters(_CountersPart):
+class KernelCounters(StrictModel):
     """Hardware counters of one launch with cold caches; null where the GPU lacks the counter."""
 
     kernel: KernelName
@@ -92,7 +90,7 @@ class KernelCounters(_CountersPart):
     """Statement of the bottleneck; written by the judge."""
 
 
-class CounterReport(_CountersPart):
+class CounterReport(StrictModel):
     """Counters of one call of a solution on one workload, or the reason for missing counters."""
 
     workload: str | None = None

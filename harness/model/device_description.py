@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from harness.model.base_models import StrictModel
 
 Limit = Literal["products", "elementwise", "memory"]
 """The resource that determines a bound: matrix products, other arithmetic, or memory traffic."""
 
 
-class BoundDescription(BaseModel):
+class BoundDescription(StrictModel):
     """Bound of one workload, or the reason why it has none."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     sol_us: float | None = None
     """Latency of an ideal kernel in microseconds, with the vendor's rates."""
@@ -26,10 +26,8 @@ class BoundDescription(BaseModel):
     """Reason for a missing bound."""
 
 
-class DeviceDescription(BaseModel):
+class DeviceDescription(StrictModel):
     """Figures of a device, and the bounds of a problem's workloads on it."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     target: str
     device: tuple[str, ...] = ()

@@ -5,8 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from harness.model.base_models import StrictModel
 from harness.model.counters import KernelResources
 from harness.model.judging import (
     Baselines,
@@ -30,10 +31,8 @@ def stamp(at: datetime) -> str:
     return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-class Candidate(BaseModel):
+class Candidate(StrictModel):
     """The judged solution: its commit, tree and origin."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     commit: str
     tree: str
@@ -43,10 +42,8 @@ class Candidate(BaseModel):
     language: str
 
 
-class Fingerprint(BaseModel):
+class Fingerprint(StrictModel):
     """Hashes that nearly identical candidates share; null where there is none."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     source: str | None = None
     """`sha256:...` of the sources and settings without formatting."""
@@ -54,10 +51,8 @@ class Fingerprint(BaseModel):
     """`sha256:...` of the compiled code, and of the launches where the harness makes them."""
 
 
-class EntryDraft(BaseModel):
+class EntryDraft(StrictModel):
     """An entry without the fields that the ledger assigns: `seq`, `prev` and `at`."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: EntryKind
     run: str
@@ -83,8 +78,8 @@ class EntryDraft(BaseModel):
     resources: tuple[KernelResources, ...] = ()
     """Resources of the kernels of a sealed or recorded solution."""
     workloads: tuple[WorkloadResult, ...] = ()
-    baselines: Baselines = {}
-    sealed_baselines: Baselines = {}
+    baselines: Baselines = Field(default_factory=dict)
+    sealed_baselines: Baselines = Field(default_factory=dict)
     """Measured by the clock for sealed candidates; empty where the device has one clock, and in older entries."""
     summary: Summary | None = None
     cost: Cost | None = None

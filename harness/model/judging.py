@@ -10,7 +10,6 @@ from typing import Annotated, Literal
 
 from pydantic import (
     BaseModel,
-    ConfigDict,
     Field,
     StringConstraints,
     ValidationError,
@@ -18,6 +17,7 @@ from pydantic import (
     model_validator,
 )
 
+from harness.model.base_models import LenientModel, StrictModel
 from harness.model.checking import CheckAnswer
 from harness.model.counters import CounterReport, KernelResources
 from harness.model.verdict import Trust, Verdict
@@ -33,10 +33,6 @@ PROTOCOL_FIX = (
     "install the same version of kernel-harness for both (HARNESS_JUDGE_COMMAND, if set, names the judge), "
     "then start the harness again"
 )
-
-
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 ReferenceForm = Literal[
@@ -58,7 +54,7 @@ Baselines = dict[str, dict[Variant, float | None]]
 """Workload uuid -> variant -> microseconds per call by one clock; null where the variant is incorrect."""
 
 
-class WorkloadResult(_Frozen):
+class WorkloadResult(StrictModel):
     """Result of one workload. Latencies are geometric means over the kept blocks, in microseconds per call."""
 
     uuid: str
@@ -99,7 +95,7 @@ class WorkloadResult(_Frozen):
     """A rule that could not be applied, with the reason."""
 
 
-class Summary(_Frozen):
+class Summary(StrictModel):
     """Geometric mean of the workloads' speed-ups and arithmetic mean of their scores; null unless all passed."""
 
     speedup: float | None = None
@@ -109,7 +105,7 @@ class Summary(_Frozen):
     of: int
 
 
-class Recording(_Frozen):
+class Recording(StrictModel):
     """Result of recording the launches of a Triton solution."""
 
     cubins: tuple[str, ...] = ()
@@ -118,26 +114,22 @@ class Recording(_Frozen):
     """Reason for no replay; the bounded clock timed the solution then."""
 
 
-class Cost(_Frozen):
+class Cost(StrictModel):
     """Seconds of building and judging."""
 
     build_s: float = 0.0
     judge_s: float = 0.0
 
 
-class DeviceRecord(BaseModel):
+class DeviceRecord(LenientModel):
     """State of the device during judging. Each kind of device adds its own fields (clocks, throttle reasons ...)."""
-
-    model_config = ConfigDict(frozen=True, extra="allow")
 
     name: str
     id: str
 
 
-class EnvironmentRecord(BaseModel):
+class EnvironmentRecord(LenientModel):
     """Versions of the judge's software."""
-
-    model_config = ConfigDict(frozen=True, extra="allow")
 
     harness: str
     judge: str
@@ -148,7 +140,7 @@ class EnvironmentRecord(BaseModel):
     """`bubblewrap` or `none`."""
 
 
-class _Versioned(_Frozen):
+class _Versioned(StrictModel):
     """A message that names the sender's protocol version."""
 
     protocol: int = JUDGE_PROTOCOL
@@ -235,7 +227,7 @@ class JudgeReady(_Versioned):
     environment: EnvironmentRecord
 
 
-class JudgeProgress(_Frozen):
+class JudgeProgress(StrictModel):
     """Progress of a request. It is displayed and not stored."""
 
     event: Literal["progress"] = "progress"

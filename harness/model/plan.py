@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from harness.model.base_models import StrictModel
 
 Expression = int | str
 """An integer, or an expression over axes, integer scalar inputs and params."""
@@ -21,61 +23,57 @@ elements into a byte. The padded types store 16 elements in 16 bytes of shared m
 """
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Int32(_Strict):
+class Int32(StrictModel):
     """A 32-bit integer argument."""
 
     i32: Expression
 
 
-class Int64(_Strict):
+class Int64(StrictModel):
     """A 64-bit integer argument."""
 
     i64: Expression
 
 
-class Uint32(_Strict):
+class Uint32(StrictModel):
     """An unsigned 32-bit integer argument."""
 
     u32: Expression
 
 
-class Uint64(_Strict):
+class Uint64(StrictModel):
     """An unsigned 64-bit integer argument."""
 
     u64: Expression
 
 
-class Float32(_Strict):
+class Float32(StrictModel):
     """A 32-bit float: a number, or the name of a scalar input."""
 
     f32: float | str
 
 
-class Float64(_Strict):
+class Float64(StrictModel):
     """A 64-bit float: a number, or the name of a scalar input."""
 
     f64: float | str
 
 
-class WorkspacePointer(_Strict):
+class WorkspacePointer(StrictModel):
     """The address of a workspace plus `offset` bytes."""
 
     workspace: str
     offset: Expression = 0
 
 
-class TensorPointer(_Strict):
+class TensorPointer(StrictModel):
     """The address of an input or output plus `offset` bytes; the plain name is short for offset 0."""
 
     tensor: str
     offset: Expression = 0
 
 
-class TensorMap(_Strict):
+class TensorMap(StrictModel):
     """A TMA descriptor (`CUtensorMap`) that the trusted launcher encodes and passes as `__grid_constant__`.
 
     Source: CUDA Driver API, `cuTensorMapEncodeTiled`. Dimensions run from the fastest-moving one.
@@ -101,7 +99,7 @@ class TensorMap(_Strict):
     """Value of reads outside the tensor."""
 
 
-class TensorMapArgument(_Strict):
+class TensorMapArgument(StrictModel):
     """A TMA descriptor as an argument."""
 
     tensor_map: TensorMap
@@ -115,7 +113,7 @@ Argument = (
 Extent = Annotated[tuple[Expression, ...], Field(min_length=1, max_length=3)]
 
 
-class Launch(_Strict):
+class Launch(StrictModel):
     """One kernel launch of the plan."""
 
     kernel: str
@@ -133,7 +131,7 @@ class Launch(_Strict):
     """Number of consecutive launches."""
 
 
-class WorkspaceSpec(_Strict):
+class WorkspaceSpec(StrictModel):
     """Scratch memory of the solution on the device, allocated before the first call."""
 
     bytes: Expression

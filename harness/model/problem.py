@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from harness.model.axes import evaluate_axes
-from harness.model.axis_types import Axis, LenientModel, NonEmpty, Size
+from harness.model.axis_types import Axis, NonEmpty, Size
+from harness.model.base_models import LenientModel, StrictModel
 
 Dtype = Literal[
     "float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float4_e2m1", "float4_e2m1fn_x2",
@@ -114,10 +115,8 @@ class Workload(LenientModel):
     tolerance: Tolerance = Tolerance()
 
 
-class Problem(BaseModel):
+class Problem(StrictModel):
     """One problem directory, read and checked."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     key: str
     """`suite/name`."""

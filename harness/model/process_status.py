@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import Field
 
 from harness.model.assignment import Assignment
+from harness.model.base_models import StrictModel
 
 FinishReason = Literal["exhausted", "stale"]
 """Reason why a worker has finished a problem: it searched the whole space, or had no improvement for too long."""
@@ -25,11 +26,7 @@ WorkerState = Literal["idle", "spent", "starting", "working", "waiting", "waitin
 """`spent`: its budget is used up. `waiting`: it waits for a verdict."""
 
 
-class _StatusRecord(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class ProcessStatus(_StatusRecord):
+class ProcessStatus(StrictModel):
     """Fields of every status record: its format, and the process that wrote it."""
 
     format: Literal[1] = 1
@@ -59,7 +56,7 @@ class StartStatus(ProcessStatus):
     """USD that the run had spent before this invocation."""
 
 
-class JudgeStatus(_StatusRecord):
+class JudgeStatus(StrictModel):
     """State of one judge; part of the daemon's record."""
 
     device: str
@@ -80,7 +77,7 @@ class JudgeStatus(_StatusRecord):
     of: int = 0
 
 
-class HostStatus(_StatusRecord):
+class HostStatus(StrictModel):
     """One host of a cluster, as the head sees it. Part of the daemon's record."""
 
     name: str
@@ -132,7 +129,7 @@ class PlannerStatus(ProcessStatus):
 
     assignments: tuple[Assignment, ...] = ()
     """The current assignments."""
-    confirmed: dict[str, str] = {}
+    confirmed: dict[str, str] = Field(default_factory=dict)
     """Problem -> text of its champion's speed-up."""
     messages: tuple[str, ...] = ()
     """Current problems of the planner, for people."""
@@ -152,7 +149,7 @@ class WorkerStatus(ProcessStatus):
     """The last sentence of the agent, or the reason why the last session ended."""
     evaluations: int = 0
     usd: float = 0.0
-    finished: dict[str, FinishReason] = {}
+    finished: dict[str, FinishReason] = Field(default_factory=dict)
     """Problems that this worker has finished, with the reason."""
     sessions_completed: int = 0
     """Sessions of this process that ended without a failure."""

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from harness.model.base_models import StrictModel
 from harness.model.languages import Language
 
 ParamValue = int | float | str | bool
@@ -15,13 +16,7 @@ Binding = Literal["tvm_ffi", "torch"]
 """Interface between Python and a compiled function: the ABI of TVM-FFI, or a torch extension."""
 
 
-class _StrictModel(BaseModel):
-    """Base of file formats that this project defines: unknown keys are errors."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class CompileOptions(_StrictModel):
+class CompileOptions(StrictModel):
     """Compiler flags. `cuda_flags` and `link_flags` are for `cuda_cpp`, which also runs nvcc and a linker."""
 
     flags: tuple[str, ...] = ()
@@ -29,7 +24,7 @@ class CompileOptions(_StrictModel):
     link_flags: tuple[str, ...] = ()
 
 
-class SolutionSpec(_StrictModel):
+class SolutionSpec(StrictModel):
     """solution.yaml."""
 
     language: Language
@@ -58,10 +53,8 @@ class SolutionSpec(_StrictModel):
         return self.entry.partition("::")[2]
 
 
-class Solution(BaseModel):
+class Solution(StrictModel):
     """A solution directory, read and checked."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     directory: Path
     spec: SolutionSpec

@@ -6,19 +6,18 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from harness.errors import FormatError
 from harness.model.assignment import Assignment
+from harness.model.base_models import StrictModel
 from harness.planner.decision import Decision, PolicyInputs
 
 _LONGEST = 300
 
 
-class ProposedRow(BaseModel):
+class ProposedRow(StrictModel):
     """Proposed row of one worker."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     worker: str
     problem: str
@@ -28,10 +27,8 @@ class ProposedRow(BaseModel):
     """One line for people: the reason for this worker on this problem."""
 
 
-class Proposal(BaseModel):
+class Proposal(StrictModel):
     """Assignments that a model proposes: a row for each worker that is to work."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     assignments: tuple[ProposedRow, ...]
 

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import Field
 
 from harness.model.assignment import Assignment
+from harness.model.base_models import StrictModel
 from harness.model.config import PolicyConfig
 from harness.model.process_status import FinishReason
 
 
-class _Facts(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class ProblemFacts(_Facts):
+class ProblemFacts(StrictModel):
     """State of one problem by the ledger, for one run and target."""
 
     problem: str
@@ -41,17 +38,17 @@ class ProblemFacts(_Facts):
     """Evaluations on other problems since the last one on this."""
 
 
-class WorkerFacts(_Facts):
+class WorkerFacts(StrictModel):
     """State of one worker."""
 
     worker: str
     stint: int = 0
     """Its evaluations on its present problem since it came there."""
-    finished: dict[str, FinishReason] = {}
+    finished: dict[str, FinishReason] = Field(default_factory=dict)
     """Problem -> reason why the worker ended its work on it."""
 
 
-class PolicyInputs(_Facts):
+class PolicyInputs(StrictModel):
     """Everything that a decision depends on, recorded with it."""
 
     problems: tuple[ProblemFacts, ...]
@@ -61,7 +58,7 @@ class PolicyInputs(_Facts):
     policy: PolicyConfig = PolicyConfig()
 
 
-class Decision(_Facts):
+class Decision(StrictModel):
     """The new table, and a reason of one line for each worker that the policy placed."""
 
     assignments: tuple[Assignment, ...]

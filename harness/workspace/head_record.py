@@ -17,10 +17,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from harness.errors import ConfigurationError, FormatError
 from harness.formats.bounded import load_json_file
+from harness.model.base_models import StrictModel
 from harness.workspace.files import atomic_write
 
 BEAT_S = 3.0
@@ -30,10 +31,8 @@ _SILENT_S = 4 * BEAT_S
 _POLL_S = 0.1
 
 
-class HeadRecord(BaseModel):
+class HeadRecord(StrictModel):
     """The head that works in a workspace. The file is deleted when the head ends cleanly."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     format: int = 1
     id: str

@@ -10,8 +10,9 @@ import threading
 import uuid
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
+from harness.model.base_models import StrictModel
 from harness.model.counters import CounterReport
 from harness.workspace.directories import Workspace
 from harness.workspace.files import atomic_write
@@ -20,10 +21,8 @@ from harness.workspace.order_files import wait_for_reply
 _LARGEST = 1 << 20
 
 
-class ProfileOrder(BaseModel):
+class ProfileOrder(StrictModel):
     """An order to read the counters of a committed candidate."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     id: str = Field(default_factory=lambda: uuid.uuid4().hex)
     problem: str

@@ -8,19 +8,18 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from harness.errors import EXIT_INTERNAL_ERROR, FormatError, HarnessError
 from harness.formats.bounded import load_json_file
+from harness.model.base_models import StrictModel
 from harness.workspace.directories import Workspace
 from harness.workspace.files import atomic_write
 from harness.workspace.process_identity import start_ticks
 
 
-class RunResult(BaseModel):
+class RunResult(StrictModel):
     """The end of one invocation of `harness start`."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     format: Literal[1] = 1
     pid: int
