@@ -35,7 +35,7 @@ from harness.judge.devices.event_overhead import event_overhead_us
 from harness.judge.input_data.inputs import InputSource
 from harness.judge.input_data.layout import layout_of
 from harness.judge.reference import Reference, by_name, load_reference, torch_dtype
-from harness.model.axis_types import ConstAxis
+from harness.model.axes import ConstAxis
 from harness.model.launches import resolve
 from harness.model.plan import Launch, WorkspaceSpec
 from harness.model.problem import CustomInput, Problem, Workload

@@ -33,7 +33,7 @@ from tabulate import tabulate
 
 from harness.formats.problems import load_problem
 from harness.formats.solutions import load_solution
-from harness.model.axis_types import ConstAxis
+from harness.model.axes import ConstAxis
 from harness.model.problem import Problem, ScalarInput, Workload
 from harness.model.solution import ParamValue, Solution
 

@@ -11,8 +11,16 @@ from harness.errors import FormatError
 from harness.formats.library_baselines import run_signature_error, top_level_functions
 from harness.formats.schema import FieldError, did_you_mean, quoted
 from harness.formats.tensors import check_tensor, find_tensor_file
-from harness.model.axes import UncheckableError, evaluate_axes, holds, names_in, parse_expression, parse_python
-from harness.model.axis_types import ExprAxis, VarAxis
+from harness.model.axes import (
+    ExprAxis,
+    UncheckableError,
+    VarAxis,
+    evaluate_axes,
+    holds,
+    names_in,
+    parse_expression,
+    parse_python,
+)
 from harness.model.problem import (
     CustomInput,
     Definition,

@@ -16,8 +16,7 @@ from typing import Any
 
 from harness.errors import FormatError
 from harness.formats.bounded import load_json
-from harness.model.axes import UncheckableError, evaluate, evaluate_axes, holds, names_in
-from harness.model.axis_types import ConstAxis, ExprAxis, VarAxis
+from harness.model.axes import ConstAxis, ExprAxis, UncheckableError, VarAxis, evaluate, evaluate_axes, holds, names_in
 from harness.model.problem import Definition, Problem, Workload
 
 PROFILE = "small"

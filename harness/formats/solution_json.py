@@ -17,7 +17,7 @@ from harness.formats.schema import FieldError, located, quoted, shown, validated
 from harness.formats.solutions import SOLUTION_NAME, dump_solution, load_solution
 from harness.formats.source_lines import json_lines, parse_json
 from harness.formats.sources import path_errors
-from harness.model.axis_types import NonEmpty
+from harness.model.axes import NonEmpty
 from harness.model.base_models import LenientModel
 from harness.model.languages import LANGUAGES, PYTHON_LANGUAGES, Language
 from harness.model.solution import CompileOptions, ParamValue, Solution, SolutionSpec, macros

@@ -14,9 +14,12 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from harness.errors import FormatError
-from harness.model.axis_types import Axis, ConstAxis, ExprAxis, VarAxis
+from harness.model.base_models import LenientModel
 
 MAX_VALUE = 2**63 - 1
 """Upper bound of sizes and of the intermediate values of expressions: sizes are int64 wherever they are used."""
@@ -256,3 +259,30 @@ def _truth(node: ast.AST, sizes: Mapping[str, int]) -> bool:
 
 def _name_list(names: Mapping[str, int]) -> str:
     return ", ".join(f"`{name}`" for name in names) or "nothing (no axis is declared before it)"
+
+
+NonEmpty = Annotated[str, Field(min_length=1)]
+Size = Annotated[int, Field(ge=0, le=2**63 - 1)]
+
+
+class ConstAxis(LenientModel):
+    """An axis with one size."""
+
+    type: Literal["const"]
+    value: Size
+
+
+class VarAxis(LenientModel):
+    """An axis whose size each workload gives."""
+
+    type: Literal["var"]
+
+
+class ExprAxis(LenientModel):
+    """An axis computed from axes declared before it."""
+
+    type: Literal["expr"]
+    expression: NonEmpty
+
+
+Axis = Annotated[ConstAxis | VarAxis | ExprAxis, Field(discriminator="type")]

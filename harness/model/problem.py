@@ -9,8 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from harness.model.axes import evaluate_axes
-from harness.model.axis_types import Axis, NonEmpty, Size
+from harness.model.axes import Axis, NonEmpty, Size, evaluate_axes
 from harness.model.base_models import LenientModel, StrictModel
 
 Dtype = Literal[

@@ -14,7 +14,7 @@ import torch
 from harness.formats.problems import inspect_problem, load_problem
 from harness.formats.solutions import check_all_solutions, load_solution
 from harness.judge.build.builder import build_cpp
-from harness.model.axis_types import ConstAxis
+from harness.model.axes import ConstAxis
 from harness.model.problem import Problem, ScalarInput, Workload
 from harness.model.solution import ParamValue, Solution
 from harness.sol.roofline import bounds

@@ -10,13 +10,16 @@ from hypothesis import strategies as st
 from harness.errors import FormatError
 from harness.model.axes import (
     MAX_VALUE,
+    Axis,
+    ConstAxis,
+    ExprAxis,
     UncheckableError,
+    VarAxis,
     evaluate,
     evaluate_axes,
     holds,
     names_in,
 )
-from harness.model.axis_types import Axis, ConstAxis, ExprAxis, VarAxis
 
 NAMES = {"a": 7, "b": 0, "c": 4096, "d": -3}
 

@@ -11,7 +11,7 @@ import pytest
 from harness.formats.problems import load_problem
 from harness.formats.solutions import check_solution, load_solution
 from harness.judge.build.report import spills_in_log
-from harness.model.axis_types import ConstAxis
+from harness.model.axes import ConstAxis
 from harness.model.launches import resolve
 from harness.model.plan import Launch, WorkspaceSpec
 from harness.model.problem import ScalarInput

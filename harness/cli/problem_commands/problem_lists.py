@@ -13,7 +13,7 @@ from harness.cli.display.output import echo, echo_document, emit, json_option
 from harness.errors import AnswerIsNo, ConfigurationError, FormatError
 from harness.formats.problem_tags import ProblemFilter, ProblemTags, provenance_in, tags_of
 from harness.formats.problems import DEFINITION_NAME, Findings, inspect_problem, list_problems
-from harness.model.axis_types import Axis, ConstAxis, ExprAxis
+from harness.model.axes import Axis, ConstAxis, ExprAxis
 from harness.model.paths import SOLUTIONS
 from harness.model.problem import Problem, TensorSpec, Workload
 from harness.workspace.configuration import data_root_of

@@ -32,7 +32,7 @@ from harness.failpoints import failpoint
 from harness.formats.bounded import load_json_file
 from harness.judge.isolation.resource_limits import GIB, SandboxLimits
 from harness.judge.isolation.sandbox import RUNNER_HOME, Binds, launch, shown_already
-from harness.model.axis_types import ConstAxis
+from harness.model.axes import ConstAxis
 from harness.model.config import SandboxKind
 from harness.model.problem import Problem
 from harness.model.solution import ParamValue, Solution, macros

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 
 from harness.judge.reference import Value
-from harness.model.axis_types import ExprAxis, VarAxis
+from harness.model.axes import ExprAxis, VarAxis
 from harness.model.problem import Problem, TensorSpec, Workload
 
 _ALIGN, _SLOT_ALIGN = 64, 4096
