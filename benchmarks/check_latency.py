@@ -27,8 +27,7 @@ from tabulate import tabulate
 from benchmarks.gpu import SOURCE, TRITON, problem, solution
 from benchmarks.requests import evaluation_request
 from harness.formats.problems import load_problem
-from harness.model.checking import CheckAnswer, CheckRequest
-from harness.model.judging import JudgeAnswer, JudgeProgress
+from harness.model.judging import CheckAnswer, CheckRequest, JudgeAnswer, JudgeProgress
 from harness.workspace.blocking_judge import JudgeProcess, judge_process
 
 ROWS = {"cpu": (64, 128), "cuda": (8_192, 16_384)}

@@ -17,8 +17,8 @@ from harness.errors import HarnessError
 from harness.git.repo import Submission
 from harness.ledger.accounts import Spent
 from harness.ledger.candidates import TriedCandidate
-from harness.model.checking import ShownCode
-from harness.model.counter_text import report_lines
+from harness.model.counters import report_lines
+from harness.model.judging import ShownCode
 from harness.model.verdict import Verdict
 
 _LONGEST_MESSAGE = 2000

@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from harness.ledger.candidates import TriedCandidate
-from harness.model.checking import CheckAnswer
-from harness.model.counter_text import resource_lines
+from harness.model.counters import resource_lines
 from harness.model.entry import Entry
-from harness.model.judging import WorkloadResult
-from harness.model.truncate import one_line
+from harness.model.judging import CheckAnswer, WorkloadResult
+from harness.model.printable import one_line
 from harness.model.verdict import Verdict
 
 _SHOWN_WORKLOADS = 8

@@ -30,7 +30,7 @@ from harness.agents.session import Alive, Answer, Brief, End, Event, Retry, Text
 from harness.errors import ConfigurationError
 from harness.ledger.accounts import Spent
 from harness.model.config import AgentRole
-from harness.model.truncate import one_line
+from harness.model.printable import one_line
 from harness.workspace.files import atomic_write
 
 TOOLS = ("Bash", "Read", "Write", "Edit", "Glob", "Grep", "TodoWrite")

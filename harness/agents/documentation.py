@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from harness.model.truncate import shortened
+from harness.model.printable import shortened
 
 PACK = Path(__file__).parent / "docs"
 _HEADING = re.compile(r"^#{1,3} ", re.MULTILINE)

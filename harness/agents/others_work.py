@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from harness.ledger.candidates import TriedCandidate
-from harness.model.truncate import one_line
+from harness.model.printable import one_line
 from harness.model.verdict import Verdict
 from harness.workspace.files import atomic_write
 

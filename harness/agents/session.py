@@ -18,10 +18,10 @@ from harness.agents.others_work import Sources
 from harness.git.repo import Submission
 from harness.ledger.accounts import Spent
 from harness.ledger.candidates import TriedCandidate
-from harness.model.checking import CheckReply, ShownCode
 from harness.model.config import AgentConfig
 from harness.model.counters import CounterReport
 from harness.model.entry import Entry
+from harness.model.judging import CheckReply, ShownCode
 
 
 @dataclass(frozen=True)

@@ -37,10 +37,10 @@ from harness.errors import ConfigurationError, HarnessError
 from harness.git.repo import Repo, Submission
 from harness.ledger.accounts import Spent, close_left_open
 from harness.ledger.coordination import read_text
-from harness.model.checking import CheckReply, ShownCode
 from harness.model.config import AgentKind, Config
 from harness.model.device_description import DeviceDescription
 from harness.model.entry import Entry
+from harness.model.judging import CheckReply, ShownCode
 from harness.model.paths import problem_path
 from harness.model.problem import Problem
 from harness.workspace.directories import COORDINATION_NAME, Workspace

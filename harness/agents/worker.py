@@ -28,10 +28,10 @@ from harness.ledger.coordination import read_assignments
 from harness.ledger.lessons import LessonBook
 from harness.ledger.submission import solution_dir, submit, trailers, wait_for_outcome
 from harness.model.assignment import Assignment
-from harness.model.checking import CheckReply, ShownCode
 from harness.model.config import AgentKind, Config
 from harness.model.counters import CounterReport
 from harness.model.entry import Entry, stamp
+from harness.model.judging import CheckReply, ShownCode
 from harness.model.paths import agent_branch, is_problem, problem_path, solution_path
 from harness.model.problem import Problem
 from harness.model.process_status import FinishReason, WorkerState, WorkerStatus

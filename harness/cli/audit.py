@@ -25,8 +25,8 @@ from harness.model.config import Config
 from harness.model.entry import Entry
 from harness.model.judging import JudgeAnswer, JudgeRequest
 from harness.model.paths import LEDGER, problem_path, solution_path
+from harness.model.printable import shortened
 from harness.model.sessions import Spread
-from harness.model.truncate import shortened
 from harness.workspace.blocking_judge import JudgeProcess, judge_process
 from harness.workspace.configuration import data_root_of, load_config
 from harness.workspace.directories import Workspace

@@ -20,8 +20,7 @@ from harness.cli.process_commands import log_to_file, stop_on_signals
 from harness.cli.targets import candidate, find_problem
 from harness.errors import AnswerIsNo, ConfigurationError, HarnessError
 from harness.model.config import Config, SandboxKind
-from harness.model.counter_text import report_lines
-from harness.model.counters import CounterReport
+from harness.model.counters import CounterReport, report_lines
 from harness.model.devices import expand_devices, parse_device
 from harness.model.judging import Baselines, JudgeAnswer, JudgeProgress, JudgeRequest, Variant
 from harness.model.problem import Problem

@@ -20,7 +20,7 @@ from harness.ledger.entry_rows import Row
 from harness.ledger.index import Index
 from harness.ledger.standings_table import microseconds, speedup
 from harness.model.champions import counts
-from harness.model.geometric_mean import geometric_mean
+from harness.model.interval import geometric_mean
 from harness.model.weaknesses import for_scripts, weakness_legend, weakness_mark
 
 _COMMIT_LENGTH = 10

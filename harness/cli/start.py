@@ -27,8 +27,7 @@ from harness.ledger.standings import Standing, standings
 from harness.ledger.standings_table import for_scripts, outdated_note, totals, weakness_notes
 from harness.model.config import Budget, Config
 from harness.model.paths import run_branches
-from harness.model.printable import printable
-from harness.model.truncate import first_names
+from harness.model.printable import first_names, printable
 from harness.run_end import Limits, Outcome, Snapshot
 from harness.workspace.configuration import load_config
 from harness.workspace.directories import Workspace

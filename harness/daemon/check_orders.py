@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from harness.daemon.snapshots import Snapshots
 from harness.errors import HarnessError
 from harness.git.repo import Repo
-from harness.model.checking import CheckOrder, CheckReply, CheckRequest
 from harness.model.config import Config
+from harness.model.judging import CheckOrder, CheckReply, CheckRequest
 from harness.workspace.check_files import ordered_solution, reply_to_check, waiting_orders
 from harness.workspace.directories import Workspace
 from harness.workspace.judge_client import CheckAnswered, JudgeClient

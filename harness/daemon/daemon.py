@@ -33,9 +33,8 @@ from harness.failpoints import failpoint
 from harness.git.repo import Repo
 from harness.ledger.index import Index
 from harness.ledger.ledger import Ledger
-from harness.model.checking import CheckReply
 from harness.model.config import Config
-from harness.model.judging import JudgeReady
+from harness.model.judging import CheckReply, JudgeReady
 from harness.model.verdict import Verdict
 from harness.workspace.configuration import data_root_of
 from harness.workspace.directories import Workspace

@@ -14,7 +14,7 @@ from pydantic_core import ErrorDetails
 
 from harness.errors import FormatError
 from harness.formats.source_lines import Path, field_name, line_of
-from harness.model.truncate import shortened
+from harness.model.printable import shortened
 
 Model = TypeVar("Model", bound=BaseModel)
 FieldError = tuple[Path, str]

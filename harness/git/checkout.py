@@ -27,7 +27,7 @@ from harness.formats.bounded import load_json_file
 from harness.git.environment import Git, checked_out_branch
 from harness.git.tree_ids import blob_id
 from harness.model.paths import LEDGER
-from harness.model.truncate import first_names
+from harness.model.printable import first_names
 from harness.workspace.files import atomic_write
 from harness.workspace.process_identity import start_ticks
 

@@ -18,8 +18,7 @@ from harness.git.branch_commits import resolve
 from harness.git.environment import Git
 from harness.git.worktree_places import Place, Worktree
 from harness.model.paths import WORKTREE_FORM, solution_path
-from harness.model.printable import printable
-from harness.model.truncate import first_names
+from harness.model.printable import first_names, printable
 from harness.workspace.directories import Workspace
 
 MAX_SOLUTION_BYTES = 16 << 20

@@ -26,8 +26,7 @@ from harness.judge.isolation import sandbox
 from harness.judge.judge import Judge
 from harness.judge.request_inbox import RequestInbox
 from harness.judge.solution_check import WaitingChecks, check_solution
-from harness.model.checking import CheckRequest
-from harness.model.judging import JudgeAnswer, JudgeReady, JudgeRequest
+from harness.model.judging import CheckRequest, JudgeAnswer, JudgeReady, JudgeRequest
 from harness.workspace.crash_report import report_crash
 
 _PR_SET_PDEATHSIG = 1

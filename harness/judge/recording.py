@@ -25,7 +25,7 @@ from harness.judge.runners import Runner, RunnerFailed
 from harness.judge.shared_memory import Region
 from harness.judge.sides import Side, Stage, Staged, binary_hash
 from harness.model import launches
-from harness.model.checking import BuildReport
+from harness.model.judging import BuildReport
 from harness.model.problem import Workload
 from harness.runner import wire
 from harness.runner.cubin import MalformedCubinError, check_size

@@ -10,8 +10,7 @@ from collections import deque
 from pydantic import BaseModel, ValidationError
 
 from harness.errors import HarnessError
-from harness.model.checking import CheckRequest
-from harness.model.judging import PROTOCOL_FIX, JudgeRequest, protocol_mismatch
+from harness.model.judging import PROTOCOL_FIX, CheckRequest, JudgeRequest, protocol_mismatch
 
 _READ_BYTES = 1 << 16
 

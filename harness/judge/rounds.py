@@ -24,8 +24,7 @@ from harness.judge.reference import Value
 from harness.judge.runners import BaselineFailed, RunnerFailed
 from harness.judge.sides import Side
 from harness.judge.timing import Block, Race, TimedBlocks, TimedSide, counted_blocks, run_block, stopping_half_width
-from harness.model.geometric_mean import geometric_mean
-from harness.model.interval import FIRST_BLOCKS, blocks_needed
+from harness.model.interval import FIRST_BLOCKS, blocks_needed, geometric_mean
 from harness.model.verdict import Verdict
 
 ORDINARY_ROUNDS = 10

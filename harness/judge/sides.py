@@ -18,8 +18,8 @@ from harness.judge.build.report import build_warnings
 from harness.judge.devices.interface import Batch, Device, Memory
 from harness.judge.input_data.layout import Layout
 from harness.judge.runners import Runner
-from harness.model.checking import BuildReport
 from harness.model.config import SandboxKind
+from harness.model.judging import BuildReport
 from harness.model.problem import Problem, Workload
 from harness.model.solution import Solution
 from harness.runner import wire

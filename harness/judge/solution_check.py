@@ -31,8 +31,8 @@ from harness.judge.rounds import LEAST_BATCH_S
 from harness.judge.runners import RunnerFailed
 from harness.judge.sides import Side, Staged, load, stage_solution
 from harness.judge.verdict import one_line
-from harness.model.checking import BuildReport, CheckAnswer, CheckedWorkload, CheckRequest
 from harness.model.config import SandboxKind
+from harness.model.judging import BuildReport, CheckAnswer, CheckedWorkload, CheckRequest
 from harness.model.problem import Problem, Workload
 from harness.model.solution import Solution
 from harness.model.verdict import Verdict

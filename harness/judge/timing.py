@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from harness.judge.clock import counted_call_ns, disturbed, subtracted_ns
 from harness.judge.devices.interface import Batch, Device, Memory, Reading
 from harness.judge.sides import Side
-from harness.model.geometric_mean import geometric_mean
+from harness.model.interval import geometric_mean
 from harness.model.verdict import Trust
 
 _LAUNCH_BOUND_WIDER = 4.0

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from harness.judge.checks import Tally
 from harness.judge.devices.interface import Device
 from harness.judge.timing import TimedBlocks
-from harness.model.geometric_mean import geometric_mean
-from harness.model.interval import SetupError, workload_interval
+from harness.model.interval import SetupError, geometric_mean, workload_interval
 from harness.model.judging import BoundRates, Variant, WorkloadResult
 from harness.model.problem import Workload
 from harness.model.verdict import Trust, Verdict, least_possible_us

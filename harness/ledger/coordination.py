@@ -17,8 +17,7 @@ from harness.formats.bounded import check_size
 from harness.git.repo import Repo
 from harness.model.assignment import Assignment
 from harness.model.paths import is_problem, is_worker
-from harness.model.printable import printable
-from harness.model.truncate import one_line
+from harness.model.printable import one_line, printable
 from harness.workspace.directories import COORDINATION_NAME, Workspace
 
 SECTIONS = ("assignments", "standings", "notes")

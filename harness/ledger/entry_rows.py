@@ -12,7 +12,7 @@ from harness.errors import LedgerError
 from harness.formats.ledger_quick_parse import parse_quickly
 from harness.formats.ledger_versions import in_newest_format
 from harness.model.entry import Entry
-from harness.model.geometric_mean import geometric_mean
+from harness.model.interval import geometric_mean
 from harness.model.weaknesses import MeasurementFacts, Weakness, facts_of_document, from_text, to_text, weaknesses
 
 # The ledger's writer puts each top-level key at the start of a line and never breaks a string: a block ends at the

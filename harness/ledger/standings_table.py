@@ -7,8 +7,7 @@ from typing import Any
 
 from harness.ledger.entry_rows import Row
 from harness.ledger.standings import Standing
-from harness.model.printable import markdown_text, printable
-from harness.model.truncate import first_names
+from harness.model.printable import first_names, markdown_text, printable
 from harness.model.weaknesses import for_scripts as weaknesses_for_scripts
 from harness.model.weaknesses import weakness_legend, weakness_mark
 

@@ -17,10 +17,9 @@ needs the number of blocks in advance, which the discarded blocks of a throttled
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from harness.model.geometric_mean import geometric_mean
 from harness.model.judging import Summary, WorkloadResult
 from harness.model.verdict import Verdict
 
@@ -62,8 +61,10 @@ def stopped_interval(log_ratios: Sequence[float], setup: SetupError = NO_SETUP_E
     Raises:
         ValueError: fewer than two blocks.
     """
-    mean, error = _mean_and_error(log_ratios)
-    return mean, _quantile(len(log_ratios) - 1, _STOPPED_QUANTILE) * math.hypot(error, setup.placement, setup.process)
+    mean, error = mean_and_error(log_ratios)
+    return mean, student_quantile(len(log_ratios) - 1, _STOPPED_QUANTILE) * math.hypot(
+        error, setup.placement, setup.process
+    )
 
 
 def workload_interval(
@@ -142,25 +143,29 @@ def summary_interval(
     """
     if not workloads:
         raise ValueError("no workloads to summarise")
-    parts = [_mean_and_error(log_ratios) for log_ratios in workloads]
+    parts = [mean_and_error(log_ratios) for log_ratios in workloads]
     mean = math.fsum(part[0] for part in parts) / len(parts)
     setups = setups if setups is not None else [NO_SETUP_ERROR] * len(parts)
     variances = [error**2 + setup.placement**2 for (_, error), setup in zip(parts, setups, strict=True)]
     total, common = math.fsum(variances), math.fsum(setup.process for setup in setups) / len(parts)
     if total == 0.0:
-        half = _quantile(math.inf, _STOPPED_QUANTILE) * common
+        half = student_quantile(math.inf, _STOPPED_QUANTILE) * common
         return math.exp(mean), (math.exp(mean - half), math.exp(mean + half))
     # Shares of the total, so that tiny variances do not underflow when squared.
     freedom = 1.0 / math.fsum(
         (variance / total) ** 2 / (len(log_ratios) - 1)
         for variance, log_ratios in zip(variances, workloads, strict=True)
     )
-    half = _quantile(freedom, _STOPPED_QUANTILE) * math.hypot(math.sqrt(total) / len(parts), common)
+    half = student_quantile(freedom, _STOPPED_QUANTILE) * math.hypot(math.sqrt(total) / len(parts), common)
     return math.exp(mean), (math.exp(mean - half), math.exp(mean + half))
 
 
-def _mean_and_error(values: Sequence[float]) -> tuple[float, float]:
-    """Return the mean and its standard error."""
+def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
+    """Return the mean of values and its standard error.
+
+    Raises:
+        ValueError: fewer than two values.
+    """
     count = len(values)
     if count < 2:
         raise ValueError(f"an interval needs at least two values, not {count}")
@@ -169,8 +174,28 @@ def _mean_and_error(values: Sequence[float]) -> tuple[float, float]:
     return mean, math.sqrt(variance / count)
 
 
-def _quantile(freedom: float, probability: float) -> float:
-    """Return a quantile of Student's t-distribution."""
+def student_quantile(freedom: float, probability: float) -> float:
+    """Return a quantile of Student's t-distribution.
+
+    Args:
+        freedom: degrees of freedom; infinity for the normal distribution.
+        probability: share of the distribution below the quantile.
+    """
     from scipy.special import stdtrit  # noqa: PLC0415 - slow to import, and only intervals need it
 
     return float(stdtrit(freedom, probability))
+
+
+def geometric_mean(values: Iterable[float]) -> float:
+    """Return exp of the mean of the values' logarithms: the average for ratios and for latencies of different sizes.
+
+    Args:
+        values: positive and finite; the result has their unit.
+
+    Raises:
+        ValueError: no value, or one that is not positive.
+    """
+    logarithms = [math.log(value) for value in values]
+    if not logarithms:
+        raise ValueError("the geometric mean of no values is not defined")
+    return math.exp(math.fsum(logarithms) / len(logarithms))

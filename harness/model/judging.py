@@ -1,4 +1,4 @@
-"""Messages between the daemon and a judge: one JSON object a line in both directions.
+"""Messages between the daemon and a judge, one JSON object a line in both directions, and files of a worker's checks.
 
 A judge is a separate process, on this host or another. A request names all of the judge's inputs. An answer contains
 all fields of an entry except the chain, the run and the time.
@@ -8,17 +8,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import (
-    BaseModel,
-    Field,
-    StringConstraints,
-    ValidationError,
-    ValidationInfo,
-    model_validator,
-)
+from pydantic import BaseModel, Field, StringConstraints, ValidationError, ValidationInfo, model_validator
 
 from harness.model.base_models import LenientModel, StrictModel
-from harness.model.checking import CheckAnswer
 from harness.model.counters import CounterReport, KernelResources
 from harness.model.verdict import Trust, Verdict
 
@@ -258,6 +250,89 @@ def protocol_mismatch(line: bytes | str, *events: Literal["ready", "answer", "re
     if handshake.event not in events or handshake.protocol == JUDGE_PROTOCOL:
         return None
     return f"uses judge protocol {handshake.protocol}, and this process uses judge protocol {JUDGE_PROTOCOL}"
+
+
+ShownCode = Literal["", "assembly", "ptx", "sass"]
+"""Code of a build that a check shows: none, the CPU's assembly, PTX, or a GPU's machine code."""
+
+
+# A check makes no ledger entry and times nothing. It reports to an agent within seconds whether a solution is correct.
+
+
+class CheckOrder(StrictModel):
+    """A worker's request to the daemon; the solution is in the same directory."""
+
+    id: str
+    worker: str
+    problem: str
+    target: str
+    kind: Literal["check", "baseline"] = "check"
+    """`baseline`: measure the problem's baselines if they are missing; no solution is checked."""
+    show: ShownCode = ""
+    function: str = ""
+    """Part of the name of the function or kernel whose code is shown; empty for the entry."""
+
+
+class CheckRequest(StrictModel):
+    """Build a candidate and compare its outputs with the reference, also while a candidate is being judged."""
+
+    op: Literal["check"] = "check"
+    id: str
+    problem: str
+    problem_dir: str
+    problem_digest: str
+    data_root: str | None = None
+    solution_dir: str
+    show: ShownCode = ""
+    function: str = ""
+
+
+class BuildReport(StrictModel):
+    """Warnings, resources and code of a build."""
+
+    warnings: tuple[str, ...] = ()
+    kernels: tuple[KernelResources, ...] = ()
+    """Of sealed builds."""
+    code: str = ""
+    """The requested code, cut to a limited number of lines, or the reason why it cannot be shown."""
+
+
+class CheckedWorkload(StrictModel):
+    """One workload of a check."""
+
+    uuid: str
+    verdict: Verdict
+    reason: str | None = None
+    max_abs_error: float | None = None
+    matched: float | None = None
+    """Share of elements within the tolerance: the minimum over all calls."""
+    calls: int = 0
+
+
+class CheckAnswer(StrictModel):
+    """The outcome of a check."""
+
+    event: Literal["checked"] = "checked"
+    id: str
+    verdict: Verdict | None
+    """null where this machine could not run the check; see `reason`."""
+    reason: str | None = None
+    workloads: tuple[CheckedWorkload, ...] = ()
+    """The checked workloads, in the problem's order."""
+    unchecked: int = 0
+    """Number of workloads that were not checked: the time limit expired, or an earlier failure ended the process."""
+    build: BuildReport = Field(default_factory=BuildReport)
+    build_s: float = 0.0
+    check_s: float = 0.0
+
+
+class CheckReply(StrictModel):
+    """The daemon's reply to a worker."""
+
+    answer: CheckAnswer | None = None
+    """null for a baseline: the ledger contains its entry."""
+    error: str | None = None
+    """Reason for a missing answer."""
 
 
 JudgeEvent = Annotated[JudgeReady | JudgeProgress | JudgeAnswer | CheckAnswer, Field(discriminator="event")]

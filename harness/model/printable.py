@@ -1,4 +1,4 @@
-"""Escaping of texts from agents and other processes, which makes them safe to print.
+"""Escaping of texts from agents and other processes, which makes them safe to print, and truncation of long ones.
 
 File names, reasons and notes come from agents. Without escaping, an escape sequence changes what the terminal shows, a
 line break forges a line of the harness, and a bidirectional override (U+202E) reorders the characters.
@@ -7,6 +7,7 @@ line break forges a line of the harness, and a bidirectional override (U+202E) r
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Sequence
 
 _MARKDOWN = str.maketrans({"|": "\\|", "`": "\\`", "<": "&lt;", "[": "\\["})
 _ESCAPED = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
@@ -60,3 +61,33 @@ def _is_control(character: str) -> bool:
 def _json_escape(character: str) -> str:
     units = character.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
+
+
+def shortened(text: str, max_length: int) -> str:
+    """Return the text, cut to `max_length` characters; a text that was cut ends in `…`.
+
+    Args:
+        text: any text.
+        max_length: upper bound of the characters, including `…`.
+    """
+    return text if len(text) <= max_length else f"{text[: max_length - 1]}…"
+
+
+def one_line(text: str, max_length: int) -> str:
+    """Return the text on one line, printable and cut.
+
+    Args:
+        text: any text; white space becomes single spaces, and control characters are escaped.
+        max_length: upper bound of the characters of the result.
+    """
+    return shortened(printable(" ".join(text.split())), max_length)
+
+
+def first_names(names: Sequence[str], max_names: int) -> str:
+    """Return the first names with commas, and the number of the others: `a, b and 3 more`.
+
+    Args:
+        names: all names.
+        max_names: number of names that are shown.
+    """
+    return ", ".join(names[:max_names]) + (f" and {len(names) - max_names} more" if len(names) > max_names else "")

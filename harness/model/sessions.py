@@ -14,6 +14,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from harness.model.interval import mean_and_error, student_quantile
 from harness.model.judging import WorkloadResult
 
 DEFAULT_DEVIATION = 0.05
@@ -50,13 +51,8 @@ def estimate_of(workloads: Sequence[WorkloadResult]) -> Estimate | None:
     """Return the estimate of the geometric mean from block ratios; None if a workload has fewer than two blocks."""
     if not workloads or any(len(workload.log_ratios) < 2 for workload in workloads):
         return None
-    means, variances = [], []
-    for workload in workloads:
-        count = len(workload.log_ratios)
-        mean = math.fsum(workload.log_ratios) / count
-        means.append(mean)
-        variances.append(math.fsum((ratio - mean) ** 2 for ratio in workload.log_ratios) / (count - 1) / count)
-    return Estimate(math.fsum(means) / len(means), math.sqrt(math.fsum(variances)) / len(means))
+    means, errors = zip(*(mean_and_error(workload.log_ratios) for workload in workloads), strict=True)
+    return Estimate(math.fsum(means) / len(means), math.hypot(*errors) / len(errors))
 
 
 def spread_between(pairs: Iterable[tuple[Estimate, Estimate]]) -> Spread:
@@ -78,10 +74,8 @@ def prediction_interval(
         spread: deviation between sessions.
         comparisons: number of comparisons that all hold with a probability of 95 % (Bonferroni).
     """
-    from scipy.special import stdtrit  # noqa: PLC0415 - slow to import, and only an audit needs it
-
     freedom = float(spread.pairs) if spread.pairs else _NORMAL_FREEDOM
-    half_width = float(stdtrit(freedom, 1 - 0.025 / comparisons)) * math.sqrt(
+    half_width = student_quantile(freedom, 1 - 0.025 / comparisons) * math.sqrt(
         recorded.error**2 + error**2 + 2 * spread.deviation**2
     )
     return math.exp(recorded.mean - half_width), math.exp(recorded.mean + half_width)

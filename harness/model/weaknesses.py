@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from harness.model.judging import Baselines, DeviceRecord, EnvironmentRecord
-from harness.model.truncate import one_line
+from harness.model.printable import one_line
 from harness.model.verdict import Trust
 
 SYMBOL = "†"

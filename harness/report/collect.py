@@ -18,7 +18,7 @@ from harness.ledger.index import Index
 from harness.ledger.ledger import read_documents, read_records
 from harness.ledger.standings import Standing, standings
 from harness.ledger.standings_table import outdated_note, weakness_notes
-from harness.model.geometric_mean import geometric_mean
+from harness.model.interval import geometric_mean
 from harness.model.paths import ACCOUNTS, DECISIONS
 from harness.model.weaknesses import SYMBOL
 from harness.report.page import Json

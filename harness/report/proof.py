@@ -26,8 +26,7 @@ from harness.model.paths import (
     parse_solution_path,
     solution_path,
 )
-from harness.model.printable import printable
-from harness.model.truncate import first_names
+from harness.model.printable import first_names, printable
 from harness.model.verdict import EntryKind, Verdict
 from harness.model.weaknesses import weakness_lines
 from harness.report.merge_branches import changed_paths, text_of

@@ -8,6 +8,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from statistics import mean, stdev
 
+from harness.model.interval import student_quantile
 from harness.planner.policies import POLICIES, ROUND_ROBIN
 from harness.simulation.engine import RunSample, SimulatedRun, at_cost, simulate
 from harness.simulation.settings import SimulationSettings
@@ -151,11 +152,9 @@ def usd(sample: RunSample) -> float:
 
 def _interval(logs: Sequence[float]) -> tuple[float, float] | None:
     """Return the 95 % interval of exp(mean(logs)) by Student's t; None for one value."""
-    from scipy.special import stdtrit  # noqa: PLC0415 - slow to import, and processes that simulate do not need it
-
     if len(logs) < 2:
         return None
-    half = float(stdtrit(len(logs) - 1, 0.975)) * stdev(logs) / math.sqrt(len(logs))
+    half = student_quantile(len(logs) - 1, 0.975) * stdev(logs) / math.sqrt(len(logs))
     return math.exp(mean(logs) - half), math.exp(mean(logs) + half)
 
 

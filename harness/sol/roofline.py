@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from harness.errors import FormatError
 from harness.model.device_description import Limit
+from harness.model.printable import one_line
 from harness.model.problem import Problem, Workload
-from harness.model.truncate import one_line
 from harness.sol.hardware import Hardware, widest
 
 if TYPE_CHECKING:

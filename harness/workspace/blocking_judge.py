@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from harness.errors import ConfigurationError
-from harness.model.checking import CheckAnswer, CheckRequest
 from harness.model.config import SandboxKind
-from harness.model.judging import JudgeAnswer, JudgeProgress, JudgeReady, JudgeRequest
+from harness.model.judging import CheckAnswer, CheckRequest, JudgeAnswer, JudgeProgress, JudgeReady, JudgeRequest
 from harness.workspace.judge_client import (
     CheckAnswered,
     JudgeClient,

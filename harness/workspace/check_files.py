@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from harness.model.checking import CheckOrder, CheckReply, ShownCode
+from harness.model.judging import CheckOrder, CheckReply, ShownCode
 from harness.workspace.directories import Workspace
 from harness.workspace.files import atomic_write
 from harness.workspace.order_files import wait_for_reply

@@ -20,10 +20,11 @@ from typing import Literal
 
 from harness.errors import EXIT_HOST_FAULT, EXIT_OUT_OF_MEMORY
 from harness.failpoints import failpoint
-from harness.model.checking import CheckAnswer, CheckRequest
 from harness.model.config import SandboxKind
 from harness.model.judging import (
     PROTOCOL_FIX,
+    CheckAnswer,
+    CheckRequest,
     JudgeAnswer,
     JudgeProgress,
     JudgeReady,

@@ -15,8 +15,7 @@ from typing import Protocol
 
 from pydantic import TypeAdapter, ValidationError
 
-from harness.model.checking import CheckAnswer
-from harness.model.judging import JudgeAnswer, JudgeEvent, JudgeProgress, JudgeReady, protocol_mismatch
+from harness.model.judging import CheckAnswer, JudgeAnswer, JudgeEvent, JudgeProgress, JudgeReady, protocol_mismatch
 
 _EVENTS: TypeAdapter[JudgeReady | JudgeProgress | JudgeAnswer | CheckAnswer] = TypeAdapter(JudgeEvent)
 

@@ -12,9 +12,8 @@ from harness.daemon import check_orders
 from harness.daemon.check_orders import CheckOrders
 from harness.daemon.snapshots import Snapshots
 from harness.git.repo import Repo
-from harness.model.checking import CheckAnswer, CheckReply, CheckRequest
 from harness.model.config import Config
-from harness.model.judging import DeviceRecord, EnvironmentRecord, JudgeReady
+from harness.model.judging import CheckAnswer, CheckReply, CheckRequest, DeviceRecord, EnvironmentRecord, JudgeReady
 from harness.model.verdict import EntryKind, Verdict
 from harness.workspace.check_files import ask_for_baseline, ask_for_check, waiting_orders
 from harness.workspace.directories import Workspace

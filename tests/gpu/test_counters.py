@@ -24,8 +24,7 @@ from harness.formats.solutions import load_solution
 from harness.judge.counters.ncu import PROFILE_S, find_ncu
 from harness.judge.counters.replays import replay_key
 from harness.model.config import SandboxKind
-from harness.model.counter_text import report_lines, resource_lines
-from harness.model.counters import CounterReport
+from harness.model.counters import CounterReport, report_lines, resource_lines
 from harness.model.judging import JudgeAnswer, JudgeRequest
 from harness.workspace.blocking_judge import JudgeProcess
 from tests.gpu.cases import write_problem as write_attacked

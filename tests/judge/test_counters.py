@@ -24,8 +24,7 @@ from harness.judge.counters.replays import find_replay, replay_key, store_replay
 from harness.judge.input_data.inputs import InputSource
 from harness.judge.sides import Stage, Staged
 from harness.model.config import SandboxKind
-from harness.model.counter_text import report_lines
-from harness.model.counters import CounterReport, KernelCounters, kernel_name
+from harness.model.counters import CounterReport, KernelCounters, kernel_name, report_lines
 from harness.model.launches import Pointer, ResolvedLaunch, ResolvedPlan
 from harness.model.problem import Problem
 from tests.judge.ncu_output import MEMORY_BOUND, STALL, stand_in, table

@@ -8,8 +8,7 @@ import pytest
 
 from harness.formats.ledger_documents import render_entry
 from harness.judge.build.report import resources_of_cubin, spills_in_log
-from harness.model.counter_text import resource_lines
-from harness.model.counters import KernelResources
+from harness.model.counters import KernelResources, resource_lines
 from harness.model.verdict import Verdict
 from tests.agents.conftest import entry
 from tests.runner.test_nvrtc import compile_cuda

@@ -23,7 +23,7 @@ from harness.errors import ConfigurationError
 from harness.git.repo import Submission
 from harness.judge.build.cuda_builder import SealedBuild
 from harness.judge.build.toolkit import find_toolkit
-from harness.model.checking import CheckAnswer, CheckedWorkload, CheckReply
+from harness.model.judging import CheckAnswer, CheckedWorkload, CheckReply
 from harness.model.verdict import Verdict
 from harness.runner import nvrtc
 from harness.workspace.blocking_judge import JudgeProcess

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from harness.formats.problems import problem_digest
-from harness.model.checking import CheckAnswer, CheckRequest
-from harness.model.judging import JudgeProgress, JudgeRequest
+from harness.model.judging import CheckAnswer, CheckRequest, JudgeProgress, JudgeRequest
 from harness.model.verdict import Verdict
 from harness.workspace.blocking_judge import JudgeProcess
 from tests.judge.courtroom import KERNEL, write_cpp, write_problem

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.model.geometric_mean import geometric_mean
+from harness.model.interval import geometric_mean
 
 TIMES = st.lists(st.floats(min_value=1e-6, max_value=1e9), min_size=1, max_size=30)
 

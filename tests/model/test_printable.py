@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.errors import HarnessError
-from harness.model.printable import markdown_text, printable, printable_json
-from harness.model.truncate import one_line
+from harness.model.printable import markdown_text, one_line, printable, printable_json
 
 NASTY = "a\x1b[2J\r\nb\u202ec\u2066d\x00e\x7ff\x85g\U000e0041h\ud800"
 ESCAPED = r"a\x1b[2J\r\nb\u202ec\u2066d\x00e\x7ff\x85g\U000e0041h\ud800"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from harness.cli.display.output import echo, echo_lines
 from harness.cli.display.tables import Column, screen_width, table_lines
-from harness.model.counter_text import resource_lines
+from harness.model.counters import resource_lines
 from harness.model.entry import Entry
 from harness.model.judging import JudgeAnswer, WorkloadResult
 from harness.model.weaknesses import Weakness, weakness_lines, weakness_mark

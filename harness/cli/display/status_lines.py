@@ -14,9 +14,8 @@ from harness.ledger.index import Index
 from harness.ledger.standings import Standing, known_problems, known_targets, standings
 from harness.ledger.standings_table import totals, weakness_notes
 from harness.model.config import Config
-from harness.model.printable import printable
+from harness.model.printable import first_names, printable, shortened
 from harness.model.process_status import DaemonStatus, ProcessStatus, WorkerStatus
-from harness.model.truncate import first_names, shortened
 from harness.model.weaknesses import SYMBOL
 from harness.report.merging import main_branch
 from harness.report.today import Today, today

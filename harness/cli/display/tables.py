@@ -9,8 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from harness.model.printable import printable
-from harness.model.truncate import shortened
+from harness.model.printable import printable, shortened
 
 Row = TypeVar("Row")
 

@@ -16,7 +16,7 @@ from harness.judge.reference import Reference
 from harness.judge.requested_baselines import is_library, requested_variants
 from harness.judge.runners import BaselineFailed, RunnerFailed
 from harness.judge.sides import Side
-from harness.model.geometric_mean import geometric_mean
+from harness.model.interval import geometric_mean
 from harness.model.judging import (
     Baselines,
     Cost,

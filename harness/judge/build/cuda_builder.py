@@ -31,8 +31,8 @@ from harness.judge.build.builder import (
 from harness.judge.build.report import build_warnings, resources_of_cubin
 from harness.judge.build.toolkit import Toolkit, find_toolkit
 from harness.judge.isolation.resource_limits import GIB
-from harness.model.checking import BuildReport
 from harness.model.config import SandboxKind
+from harness.model.judging import BuildReport
 from harness.model.launches import DeviceLimits, ResolvedPlan, resolve
 from harness.model.plan import Launch, WorkspaceSpec
 from harness.model.problem import Problem, ScalarInput, Workload

@@ -10,7 +10,7 @@ from harness.git.repo import Repo
 from harness.ledger.entry_rows import row_of
 from harness.ledger.index import Index
 from harness.ledger.ledger import Ledger
-from harness.model.geometric_mean import geometric_mean
+from harness.model.interval import geometric_mean
 from harness.model.verdict import Verdict
 from harness.workspace.directories import Workspace
 from tests.ledger.ledgers import DIGEST, JUDGE, PROBLEM, draft, fill, workload
