@@ -31,18 +31,17 @@ from harness.model.assignment import Assignment
 from harness.model.config import AgentKind, Config
 from harness.model.counters import CounterReport
 from harness.model.entry import Entry, stamp
-from harness.model.judging import CheckReply, ShownCode
+from harness.model.judging import CheckOrder, CheckReply, ShownCode
 from harness.model.paths import agent_branch, is_problem, problem_path, solution_path
 from harness.model.problem import Problem
 from harness.model.process_status import FinishReason, WorkerState, WorkerStatus
 from harness.model.verdict import EntryKind
-from harness.workspace.check_files import ask_for_baseline, ask_for_check
 from harness.workspace.configuration import data_root_of
 from harness.workspace.directories import Workspace
 from harness.workspace.file_watch import FileWatch
 from harness.workspace.files import file_lock
 from harness.workspace.notes import leave_note
-from harness.workspace.profile_orders import ProfileOrder, order_profile
+from harness.workspace.order_files import ProfileOrder, order_check, order_profile
 from harness.workspace.status import is_alive, read_daemon_status, write_status
 
 _IDLE_S = 5.0
@@ -310,17 +309,9 @@ class _Worker:
             return order_profile(self.workspace, order, stop=self.stop, deadline_s=_PROFILE_S)
 
         def check(show: ShownCode, function: str) -> CheckReply | None:
-            return ask_for_check(
-                self.workspace,
-                solution_dir(worktree, problem, self.target),
-                worker=self.name,
-                problem=problem,
-                target=self.target,
-                show=show,
-                function=function,
-                stop=self.stop,
-                within_s=_CHECK_S,
-            )
+            order = CheckOrder(worker=self.name, problem=problem, target=self.target, show=show, function=function)
+            solution = solution_dir(worktree, problem, self.target)
+            return order_check(self.workspace, order, solution, stop=self.stop, within_s=_CHECK_S)
 
         def lessons() -> tuple[str, ...]:
             messages = {candidate.tree: candidate.message for candidate in self.tried.candidates()}
@@ -352,14 +343,8 @@ class _Worker:
         if not has_judge or any(row.problem_digest == problem.digest for row in rows):
             return
         try:
-            ask_for_baseline(
-                self.workspace,
-                worker=self.name,
-                problem=problem.key,
-                target=self.target,
-                stop=self.stop,
-                within_s=_BASELINE_S,
-            )
+            order = CheckOrder(worker=self.name, problem=problem.key, target=self.target, kind="baseline")
+            order_check(self.workspace, order, stop=self.stop, within_s=_BASELINE_S)
             self.tried.index.refresh(self.repo)
         except TimeoutError as error:
             logger.info("%s begins on %s without baseline times: %s", self.name, problem.key, error)

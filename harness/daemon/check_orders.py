@@ -11,9 +11,9 @@ from harness.errors import HarnessError
 from harness.git.repo import Repo
 from harness.model.config import Config
 from harness.model.judging import CheckOrder, CheckReply, CheckRequest
-from harness.workspace.check_files import ordered_solution, reply_to_check, waiting_orders
 from harness.workspace.directories import Workspace
 from harness.workspace.judge_client import CheckAnswered, JudgeClient
+from harness.workspace.order_files import ordered_solution, reply_to_check, waiting_checks
 
 EVERY_S = 2.0
 """Least time between two checks of a worker. An earlier order waits."""
@@ -39,7 +39,7 @@ class CheckOrders:
             OSError: the directory of orders cannot be read.
         """
         ready = [judge for judge in judges if judge.ready is not None]
-        for order in waiting_orders(self.workspace):
+        for order in waiting_checks(self.workspace):
             if order.kind != "check":
                 continue
             fitting = [judge for judge in ready if judge.ready is not None and judge.ready.target == order.target]
@@ -57,7 +57,7 @@ class CheckOrders:
         Raises:
             OSError: the directory of orders cannot be read.
         """
-        return [order for order in waiting_orders(self.workspace) if order.kind == "baseline"]
+        return [order for order in waiting_checks(self.workspace) if order.kind == "baseline"]
 
     def _ask(self, judge: JudgeClient, order: CheckOrder) -> None:
         try:

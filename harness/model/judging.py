@@ -6,6 +6,7 @@ all fields of an entry except the chain, the run and the time.
 
 from __future__ import annotations
 
+import uuid
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, StringConstraints, ValidationError, ValidationInfo, model_validator
@@ -262,7 +263,7 @@ ShownCode = Literal["", "assembly", "ptx", "sass"]
 class CheckOrder(StrictModel):
     """A worker's request to the daemon; the solution is in the same directory."""
 
-    id: str
+    id: str = Field(default_factory=lambda: uuid.uuid4().hex)
     worker: str
     problem: str
     target: str

@@ -13,11 +13,19 @@ from harness.daemon.check_orders import CheckOrders
 from harness.daemon.snapshots import Snapshots
 from harness.git.repo import Repo
 from harness.model.config import Config
-from harness.model.judging import CheckAnswer, CheckReply, CheckRequest, DeviceRecord, EnvironmentRecord, JudgeReady
+from harness.model.judging import (
+    CheckAnswer,
+    CheckOrder,
+    CheckReply,
+    CheckRequest,
+    DeviceRecord,
+    EnvironmentRecord,
+    JudgeReady,
+)
 from harness.model.verdict import EntryKind, Verdict
-from harness.workspace.check_files import ask_for_baseline, ask_for_check, waiting_orders
 from harness.workspace.directories import Workspace
 from harness.workspace.judge_client import CheckAnswered, JudgeClient
+from harness.workspace.order_files import order_check, waiting_checks
 from tests.site import make_site, site_in
 from tests.waiting import wait_until
 
@@ -35,6 +43,10 @@ class RecordingClient(JudgeClient):
         self.checks[request.id] = request
 
 
+def baseline_order(worker: str) -> CheckOrder:
+    return CheckOrder(worker=worker, problem="t/one", target="cpu", kind="baseline")
+
+
 class Workers:
     """Threads that wait for replies in place of workers."""
 
@@ -46,21 +58,14 @@ class Workers:
 
     def ask(self, name: str, worker: str, problem: str = "t/one") -> None:
         def wait() -> None:
-            self.replies[name] = ask_for_check(
-                self.workspace,
-                self.solution,
-                worker=worker,
-                problem=problem,
-                target="cpu",
-                stop=self.stop,
-                within_s=120,
-            )
+            order = CheckOrder(worker=worker, problem=problem, target="cpu")
+            self.replies[name] = order_check(self.workspace, order, self.solution, stop=self.stop, within_s=120)
 
         thread = threading.Thread(target=wait)
-        before = len(waiting_orders(self.workspace))
+        before = len(waiting_checks(self.workspace))
         thread.start()
         self.threads.append(thread)
-        wait_until(lambda: len(waiting_orders(self.workspace)) > before, event="the order")
+        wait_until(lambda: len(waiting_checks(self.workspace)) > before, event="the order")
 
     def reply(self, name: str) -> CheckReply:
         wait_until(lambda: name in self.replies, event="the reply")
@@ -153,15 +158,11 @@ def test_a_judge_that_ends_and_a_missing_problem_are_reported(
 def test_baselines_are_measured_before_there_is_a_candidate(tmp_path: Path) -> None:
     with site_in(tmp_path, tunable=True) as site:
         site.start("daemon")
-        reply = ask_for_baseline(
-            site.workspace, worker="w01", problem="t/one", target="cpu", stop=threading.Event(), within_s=120
-        )
+        reply = order_check(site.workspace, baseline_order("w01"), stop=threading.Event(), within_s=120)
         assert reply == CheckReply()
         (entry,) = site.entries("t/one")
         assert entry.kind is EntryKind.BASELINE
-        second_reply = ask_for_baseline(
-            site.workspace, worker="w02", problem="t/one", target="cpu", stop=threading.Event(), within_s=120
-        )
+        second_reply = order_check(site.workspace, baseline_order("w02"), stop=threading.Event(), within_s=120)
         assert second_reply == CheckReply(), "measured once"
         assert len(site.entries("t/one")) == 1
         commit = site.submit("w03", "t/one", "stub: speedup=1.5")
