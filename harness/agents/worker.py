@@ -40,7 +40,7 @@ from harness.workspace.configuration import data_root_of
 from harness.workspace.directories import Workspace
 from harness.workspace.file_watch import FileWatch
 from harness.workspace.files import file_lock
-from harness.workspace.notes import leave_note
+from harness.workspace.notes import Note, leave_note
 from harness.workspace.order_files import ProfileOrder, order_check, order_profile
 from harness.workspace.status import is_alive, read_daemon_status, write_status
 
@@ -357,16 +357,11 @@ class _Worker:
     def note(
         self, problem: str, text: str, entry: int | None = None, contradicts: str | None = None, *, session: str = ""
     ) -> None:
-        leave_note(
-            self.workspace,
-            problem=problem,
-            worker=self.name,
-            session=session,
-            text=text,
-            at=stamp(datetime.now(UTC)),
-            entry=entry,
-            contradicts=contradicts,
+        at = stamp(datetime.now(UTC))
+        note = Note(
+            problem=problem, worker=self.name, session=session, text=text, at=at, entry=entry, contradicts=contradicts
         )
+        leave_note(self.workspace, note)
 
     def write_status(self, state: WorkerState, problem: str | None = None) -> None:
         """Replace this worker's status record, which the planner and `harness start` read."""

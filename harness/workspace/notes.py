@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import uuid
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from harness.errors import FormatError
@@ -17,11 +17,11 @@ from harness.workspace.directories import Workspace
 from harness.workspace.files import atomic_write
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Note:
     """A lesson of one line from a worker about a problem."""
 
-    id: str
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
     """The ledger has it too, so that a planner that was killed between two steps does not record a note twice."""
     problem: str
     worker: str
@@ -34,42 +34,15 @@ class Note:
     """First digits of the id of a lesson that this lesson refutes."""
 
 
-def leave_note(
-    workspace: Workspace,
-    *,
-    problem: str,
-    worker: str,
-    session: str,
-    text: str,
-    at: str,
-    entry: int | None = None,
-    contradicts: str | None = None,
-) -> Note:
+def leave_note(workspace: Workspace, note: Note) -> None:
     """Write a note for the planner.
 
     Args:
         workspace: the workspace of the planner.
-        problem: the problem's key, `suite/name`.
-        worker: the worker's id.
-        session: the id of the worker's session.
-        text: the lesson; line breaks become spaces.
-        at: time of the lesson, ISO 8601.
-        entry: `seq` of the worker's last ledger entry on the problem.
-        contradicts: first digits of the id of a lesson that this lesson refutes.
+        note: the note; line breaks in its text become spaces.
     """
-    line = " ".join(text.split())
-    note = Note(
-        id=uuid.uuid4().hex,
-        problem=problem,
-        worker=worker,
-        session=session,
-        text=line,
-        at=at,
-        entry=entry,
-        contradicts=contradicts,
-    )
+    note = replace(note, text=" ".join(note.text.split()))
     atomic_write(_directory(workspace) / f"{note.id}.json", json.dumps(asdict(note)))
-    return note
 
 
 def waiting_notes(workspace: Workspace) -> list[Note]:

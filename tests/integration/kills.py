@@ -18,7 +18,7 @@ from harness.git.repo import Repo
 from harness.ledger.audit.audit import audit
 from harness.model.entry import Entry
 from harness.model.verdict import EntryKind
-from harness.workspace.notes import leave_note, waiting_notes
+from harness.workspace.notes import Note, leave_note, waiting_notes
 from harness.workspace.status import read_worker_status
 from tests.site import Site, git
 from tests.waiting import wait_until
@@ -155,7 +155,8 @@ def killed_site(template: Site, directory: Path) -> Iterator[Killed]:
     """Yield a copy of a prepared site."""
     site = Site(directory / "work space", directory / "scratch", commits=list(template.commits))
     shutil.copytree(template.root, site.root, symlinks=True)
-    leave_note(site.workspace, problem="t/one", worker="w09", session="s0", text="wider is not faster", at="2026-01-01")
+    note = Note(problem="t/one", worker="w09", session="s0", text="wider is not faster", at="2026-01-01")
+    leave_note(site.workspace, note)
     try:
         yield Killed(site)
     finally:

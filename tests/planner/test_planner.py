@@ -25,7 +25,7 @@ from harness.planner.decision import Decision, PolicyInputs, ProblemFacts, Worke
 from harness.planner.planner import run_planner
 from harness.planner.policy import decide
 from harness.planner.replay import replay
-from harness.workspace.notes import leave_note, waiting_notes
+from harness.workspace.notes import Note, leave_note, waiting_notes
 from harness.workspace.status import read_planner_status, write_status
 from tests.site import Site, git, site_in
 from tests.waiting import wait_until
@@ -225,7 +225,8 @@ def test_workers_get_work_beside_an_edit_that_goes_on(site: Site, monkeypatch: p
 
 def test_notes_become_lessons_once(site: Site) -> None:
     for text in ("wider is not faster", "wider  is\nnot faster", "unrolling helps"):
-        leave_note(site.workspace, problem="t/one", worker="w01", session="s", text=text, at="2026-01-01T00:00:00.000Z")
+        note = Note(problem="t/one", worker="w01", session="s", text=text, at="2026-01-01T00:00:00.000Z")
+        leave_note(site.workspace, note)
     with planning(site):
         wait_until(lambda: not waiting_notes(site.workspace), event="the notes to be taken")
     lessons = records(site, "ledger/lessons/t/one.yaml")
