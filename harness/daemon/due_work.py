@@ -21,7 +21,7 @@ from harness.ledger.candidates import committed_candidates
 from harness.ledger.entry_rows import Row
 from harness.ledger.index import Index
 from harness.ledger.standings import known_problems, standings
-from harness.model.champions import champion_of, needs_confirmation, rank
+from harness.model.champions import champion_of, is_new_champion, rank
 from harness.model.config import Config
 from harness.model.entry import Entry
 from harness.model.judging import JUDGE_PROTOCOL, JudgeReady
@@ -68,7 +68,7 @@ def next_steps(
     champion = champion_of(confirmations)
     confirmed = {row.cites for row in confirmations}
     recorded = {row.cites for row in rows if row.kind == EntryKind.CHAMPION}
-    # Few rows leave SQLite; `needs_confirmation` decides. Only a launch-bound champion yields to a lower bound.
+    # Few rows leave SQLite; `is_new_champion` decides. Only a launch-bound champion yields to a lower bound.
     better = "speedup_ci95_low > ? OR judge_protocol > ?"
     bounds: tuple[object, ...] = (1.0, sys.maxsize)
     if champion is not None and champion.trust != Trust.LAUNCH_BOUND:
@@ -78,7 +78,7 @@ def next_steps(
     waiting = [
         row
         for row in index.select(f"{passed} AND answered_from IS NULL ORDER BY seq", (*values, judge, *bounds))
-        if row.seq not in confirmed and needs_confirmation(row, champion)
+        if row.seq not in confirmed and is_new_champion(row, champion)
     ]
     unrecorded = champion if champion is not None and champion.seq not in recorded else None
     return max(waiting, key=rank, default=None), unrecorded

@@ -61,29 +61,19 @@ def rank(record: SpeedupRecord) -> tuple[int, bool, float]:
 
 
 def is_new_champion(confirmation: SpeedupRecord, champion: SpeedupRecord | None) -> bool:
-    """Return whether a confirmation makes its candidate champion.
+    """Return whether a confirmation makes its candidate champion, or an evaluation must be confirmed because it would.
 
     It does when it PASSED, its lower bound is above 1 and it ranks above the champion. A confirmation by a newer
     judge protocol always ranks above a champion by an older one.
 
     Args:
-        confirmation: the measurement to decide on.
+        confirmation: the measurement to decide on: a confirmation or an evaluation.
         champion: confirmation of the current champion; None without a champion.
     """
     ci95_low = confirmation.speedup_ci95_low
     if confirmation.verdict != Verdict.PASSED or ci95_low is None or ci95_low <= 1.0:
         return False
     return champion is None or rank(confirmation) > rank(champion)
-
-
-def needs_confirmation(evaluation: SpeedupRecord, champion: SpeedupRecord | None) -> bool:
-    """Return whether a confirmation must follow an evaluation: its own numbers would make its candidate champion.
-
-    Args:
-        evaluation: the first measurement of a candidate.
-        champion: confirmation of the current champion; None without a champion.
-    """
-    return is_new_champion(evaluation, champion)
 
 
 def champion_of(confirmations: Iterable[Record], protocol: int = JUDGE_PROTOCOL) -> Record | None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
 
-from harness.model.judging import Baselines, DeviceRecord, EnvironmentRecord
+from harness.model.entry import EntryDraft
+from harness.model.judging import JudgeAnswer
 from harness.model.printable import one_line
 from harness.model.verdict import Trust
 
@@ -19,6 +19,7 @@ SYMBOL = "†"
 """The mark after a weakened number."""
 OLD_CALIBRATION_S = 24 * 3600.0
 """Age in seconds from which a calibration of the clock counts as old: conditions may have changed since."""
+_PARTS = ("device", "environment", "baselines", "sealed_baselines")
 _LONGEST_REASON = 160
 _NAMED_PROBLEMS, _NAMED_ENTRIES = 3, 4
 _CALIBRATED = ("handshake_us", "around_us", "events_us")
@@ -66,21 +67,6 @@ class Weakness:
         return f"{_SENTENCES[self.kind]} ({self.detail})" if self.detail else _SENTENCES[self.kind]
 
 
-class MeasuredRecord(Protocol):
-    """A ledger entry or a judge's answer."""
-
-    @property
-    def device(self) -> DeviceRecord | None: ...  # noqa: D102
-    @property
-    def environment(self) -> EnvironmentRecord | None: ...  # noqa: D102
-    @property
-    def trust(self) -> Trust | None: ...  # noqa: D102
-    @property
-    def baselines(self) -> Baselines: ...  # noqa: D102
-    @property
-    def sealed_baselines(self) -> Baselines: ...  # noqa: D102
-
-
 @dataclass(frozen=True)
 class MeasurementFacts:
     """The fields of a ledger document from which weaknesses are derived.
@@ -95,24 +81,16 @@ class MeasurementFacts:
     sealed_baselines: Mapping[str, object] = field(default_factory=dict)
 
 
-def facts_of(record: MeasuredRecord) -> MeasurementFacts:
+def facts_of(record: EntryDraft | JudgeAnswer) -> MeasurementFacts:
     """Return the facts of an entry or of a judge's answer."""
-    return MeasurementFacts(
-        device=record.device.model_dump() if record.device else {},
-        environment=record.environment.model_dump() if record.environment else {},
-        trust=record.trust,
-        baselines=record.baselines,
-        sealed_baselines=record.sealed_baselines,
-    )
+    return facts_of_document(record.model_dump(include={"trust", *_PARTS}))
 
 
 def facts_of_document(document: Mapping[str, object]) -> MeasurementFacts:
     """Return the facts of a ledger document in the newest format; a part that is not a mapping counts as empty."""
-    parts = ("device", "environment", "baselines", "sealed_baselines")
+    parts = {name: _mapping(document.get(name)) for name in _PARTS}
     trust = document.get("trust")
-    return MeasurementFacts(
-        **{name: _mapping(document.get(name)) for name in parts}, trust=trust if isinstance(trust, str) else None
-    )
+    return MeasurementFacts(**parts, trust=trust if isinstance(trust, str) else None)
 
 
 def weaknesses(facts: MeasurementFacts, baseline: MeasurementFacts | None = None) -> tuple[Weakness, ...]:

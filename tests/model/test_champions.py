@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harness.ledger.entry_rows import Row
-from harness.model.champions import best_of, champion_of, counts, is_new_champion, needs_confirmation, rank
+from harness.model.champions import best_of, champion_of, counts, is_new_champion, rank
 from harness.model.entry import Entry
 from harness.model.judging import JUDGE_PROTOCOL
 from harness.model.verdict import Trust
@@ -49,7 +49,6 @@ def test_a_higher_lower_bound_of_a_trusted_pass_makes_a_champion(
     evaluation: Row, champion: Row | None, expected: bool
 ) -> None:
     assert is_new_champion(evaluation, champion) is expected
-    assert needs_confirmation(evaluation, champion) is expected
 
 
 def test_the_rank_is_a_total_order() -> None:
