@@ -14,7 +14,7 @@ from pathlib import Path
 from harness.errors import EXIT_INTERNAL_ERROR
 from harness.workspace.directories import Workspace
 from harness.workspace.log_files import limit_size
-from harness.workspace.parent_process import PARENT_VARIABLE
+from harness.workspace.processes import PARENT_VARIABLE
 
 _SOON_S = 20.0
 """A process that ends within this time of its start counts as one more crash in a row."""

@@ -24,7 +24,7 @@ from harness.model.printable import printable
 from harness.workspace.configuration import load_config
 from harness.workspace.directories import Workspace
 from harness.workspace.log_files import LOG_BYTES, LOGS_KEPT
-from harness.workspace.parent_process import end_with_parent
+from harness.workspace.processes import end_with_parent
 
 if TYPE_CHECKING:
     from harness.planner.advice import Advice, Adviser

@@ -22,9 +22,9 @@ from harness.formats.bounded import load_json
 from harness.model.config import SandboxKind
 from harness.model.judging import DeviceRecord, JudgeAnswer, JudgeReady
 from harness.workspace.directories import user_cache
-from harness.workspace.host_memory import oom_kills
 from harness.workspace.judge_client import judge_command
 from harness.workspace.judge_endpoint import JudgeEnded, JudgeNotice, LocalJudge
+from harness.workspace.processes import oom_kills
 
 FETCH_S = 5.0
 """A fetch returns after this time if there is no event."""

@@ -24,8 +24,7 @@ from harness.workspace.directories import Workspace
 from harness.workspace.files import atomic_write, file_lock
 from harness.workspace.head_record import only_head
 from harness.workspace.judge_source import LocalJudges, OpenJudges
-from harness.workspace.parent_process import PARENT_VARIABLE
-from harness.workspace.process_identity import start_ticks
+from harness.workspace.processes import PARENT_VARIABLE, start_ticks
 
 logger = logging.getLogger(__name__)
 

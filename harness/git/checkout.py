@@ -29,7 +29,7 @@ from harness.git.tree_ids import blob_id
 from harness.model.paths import LEDGER
 from harness.model.printable import first_names
 from harness.workspace.files import atomic_write
-from harness.workspace.process_identity import start_ticks
+from harness.workspace.processes import start_ticks
 
 LOCK_WAIT_S = 2.0
 _LOCK_POLL_S = 0.01

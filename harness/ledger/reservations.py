@@ -12,13 +12,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
-from harness.errors import FormatError
-from harness.formats.bounded import load_json_file
 from harness.workspace.directories import Workspace
-from harness.workspace.files import atomic_write, file_lock
-from harness.workspace.process_identity import start_ticks
+from harness.workspace.files import atomic_write, file_lock, read_record
+from harness.workspace.processes import start_ticks
 
 _LOCK_S = 30.0
 _NAME = "reservations.json"
@@ -101,7 +99,5 @@ def release(workspace: Workspace, predicate: Callable[[Reservation], bool]) -> N
 
 
 def _read(workspace: Workspace) -> tuple[Reservation, ...]:
-    try:
-        return _Reservations.model_validate(load_json_file(workspace.state / _NAME)).reservations
-    except (OSError, FormatError, ValidationError):  # missing, or of another version of the harness
-        return ()
+    record = read_record(workspace.state / _NAME, _Reservations)
+    return record.reservations if record is not None else ()

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import queue
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 from harness.errors import ConfigurationError
 from harness.model.config import SandboxKind
 from harness.model.judging import CheckAnswer, CheckRequest, JudgeAnswer, JudgeProgress, JudgeReady, JudgeRequest
-from harness.workspace.judge_client import (
-    CheckAnswered,
-    JudgeClient,
-    JudgeLost,
-    RequestAnswered,
-    judge_command,
-)
+from harness.workspace.judge_client import CheckAnswered, JudgeClient, JudgeLost, RequestAnswered, judge_command
 from harness.workspace.judge_endpoint import JudgeNotice
 
 _END_S = 20.0
@@ -125,9 +119,8 @@ class JudgeProcess:
                 return event
 
 
-@contextlib.contextmanager
-def judge_process(device: str, cache: Path, sandbox: SandboxKind) -> Iterator[JudgeProcess]:
-    """Yield a judge that runs for the duration of a block.
+def judge_process(device: str, cache: Path, sandbox: SandboxKind) -> closing[JudgeProcess]:
+    """Return a judge that runs for the duration of a `with` block.
 
     Args:
         device: `cpu`, `cuda:0` ...
@@ -137,8 +130,4 @@ def judge_process(device: str, cache: Path, sandbox: SandboxKind) -> Iterator[Ju
     Raises:
         ConfigurationError: the judge cannot start on this machine; the message is the judge's own.
     """
-    judge = JudgeProcess(device, cache, sandbox)
-    try:
-        yield judge
-    finally:
-        judge.close()
+    return closing(JudgeProcess(device, cache, sandbox))

@@ -12,8 +12,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from harness.errors import ConfigurationError
-from harness.workspace.process_identity import start_ticks
+from pydantic import ValidationError
+
+from harness.errors import ConfigurationError, FormatError
+from harness.formats.bounded import load_json_file
+from harness.formats.schema import Model
+from harness.workspace.processes import start_ticks
 
 _LOCK_POLL_S = 0.01
 # A process that was killed while it started another one leaves the lock to that child until the child has executed its
@@ -52,6 +56,19 @@ def atomic_write(path: Path, data: bytes | str) -> None:
         sync_directory(path.parent)
     except OSError as error:
         raise unwritable(path, error) from error
+
+
+def read_record(file: Path, model: type[Model]) -> Model | None:
+    """Return the record in a JSON file; None if the file is missing, unreadable, or a record of another version.
+
+    Args:
+        file: the file.
+        model: the record's model.
+    """
+    try:
+        return model.model_validate(load_json_file(file))
+    except (OSError, FormatError, ValidationError):
+        return None
 
 
 def sync_directory(directory: Path) -> None:

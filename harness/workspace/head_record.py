@@ -17,12 +17,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from pydantic import ValidationError
-
-from harness.errors import ConfigurationError, FormatError
-from harness.formats.bounded import load_json_file
+from harness.errors import ConfigurationError
 from harness.model.base_models import StrictModel
-from harness.workspace.files import atomic_write
+from harness.workspace.files import atomic_write, read_record
 
 BEAT_S = 3.0
 """Time between two heartbeats."""
@@ -95,20 +92,20 @@ def only_head(file: Path, part: str, *, taken_over: Callable[[], None], boot: st
     finally:
         ended.set()
         thread.join()
-        last = _read(file)
+        last = read_record(file, HeadRecord)
         if last is not None and last.id == record.id:
             file.unlink(missing_ok=True)
 
 
 def _refuse_second(file: Path, part: str, own: HeadRecord) -> None:
-    first = _read(file)
+    first = read_record(file, HeadRecord)
     if first is None or first.boot == own.boot:
         return
     if own.machine and (first.host, first.machine) == (own.host, own.machine):
         return  # this host was started again, which ended the other head
     until = time.monotonic() + _SILENT_S
     while time.monotonic() < until:
-        present = _read(file)
+        present = read_record(file, HeadRecord)
         if present is None:
             return
         if present != first:
@@ -122,17 +119,10 @@ def _refuse_second(file: Path, part: str, own: HeadRecord) -> None:
 
 def _beat(file: Path, record: HeadRecord, ended: threading.Event, taken_over: Callable[[], None]) -> None:
     while not ended.wait(BEAT_S):
-        present = _read(file)
+        present = read_record(file, HeadRecord)
         if present is not None and present.id != record.id:
             taken_over()
             return
         record = record.model_copy(update={"beat": record.beat + 1})
         with suppress(ConfigurationError):  # a full disk is reported where entries are written
             atomic_write(file, record.model_dump_json())
-
-
-def _read(file: Path) -> HeadRecord | None:
-    try:
-        return HeadRecord.model_validate(load_json_file(file))
-    except (OSError, FormatError, ValidationError):
-        return None

@@ -32,9 +32,9 @@ from harness.model.judging import (
 )
 from harness.model.process_status import JudgeState
 from harness.workspace.directories import Workspace
-from harness.workspace.host_memory import oom_kills
 from harness.workspace.judge_endpoint import JudgeEnded, JudgeEndpoint, JudgeNotice, Launch, LocalJudge
 from harness.workspace.log_files import LOG_BYTES, rotate
+from harness.workspace.processes import oom_kills
 
 START_S = 180.0
 """A judge imports torch and calibrates its clock before it is ready, which takes minutes on a slow, cold disk."""

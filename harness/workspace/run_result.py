@@ -8,14 +8,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
-from pydantic import ValidationError
-
-from harness.errors import EXIT_INTERNAL_ERROR, FormatError, HarnessError
-from harness.formats.bounded import load_json_file
+from harness.errors import EXIT_INTERNAL_ERROR, HarnessError
 from harness.model.base_models import StrictModel
 from harness.workspace.directories import Workspace
-from harness.workspace.files import atomic_write
-from harness.workspace.process_identity import start_ticks
+from harness.workspace.files import atomic_write, read_record
+from harness.workspace.processes import start_ticks
 
 
 class RunResult(StrictModel):
@@ -57,10 +54,7 @@ def recorded_result(workspace: Workspace) -> Iterator[Callable[[str, int], int]]
 
 def read_run_result(workspace: Workspace) -> RunResult | None:
     """Return the result of the last invocation; None if no record of this version exists."""
-    try:
-        return RunResult.model_validate(load_json_file(_file(workspace)))
-    except (OSError, FormatError, ValidationError):
-        return None
+    return read_record(_file(workspace), RunResult)
 
 
 def _file(workspace: Workspace) -> Path:

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TypeVar
 
-from pydantic import ValidationError
-
-from harness.errors import FormatError
-from harness.formats.bounded import load_json_file
 from harness.model.process_status import DaemonStatus, PlannerStatus, ProcessStatus, StartStatus, WorkerStatus
 from harness.workspace.directories import Workspace
-from harness.workspace.files import atomic_write
-from harness.workspace.process_identity import start_ticks
+from harness.workspace.files import atomic_write, read_record
+from harness.workspace.processes import start_ticks
 
 _START, _DAEMON, _PLANNER, _WORKER = "start", "daemon", "planner", "worker-"
-
-_Status = TypeVar("_Status", bound=ProcessStatus)
+_MODELS: dict[str, type[ProcessStatus]] = {_START: StartStatus, _DAEMON: DaemonStatus, _PLANNER: PlannerStatus}
 
 
 def write_status(workspace: Workspace, status: ProcessStatus) -> None:
@@ -39,17 +33,17 @@ def read_start_status(workspace: Workspace) -> StartStatus | None:
 
     The process that wrote a record may have ended: see `is_alive`. The same applies to the other readers.
     """
-    return _read(_file(workspace, _START), StartStatus)
+    return read_record(_file(workspace, _START), StartStatus)
 
 
 def read_daemon_status(workspace: Workspace) -> DaemonStatus | None:
     """Return the last record of the daemon, or None."""
-    return _read(_file(workspace, _DAEMON), DaemonStatus)
+    return read_record(_file(workspace, _DAEMON), DaemonStatus)
 
 
 def read_planner_status(workspace: Workspace) -> PlannerStatus | None:
     """Return the last record of the planner, or None."""
-    return _read(_file(workspace, _PLANNER), PlannerStatus)
+    return read_record(_file(workspace, _PLANNER), PlannerStatus)
 
 
 def read_worker_status(workspace: Workspace, worker: str) -> WorkerStatus | None:
@@ -59,12 +53,15 @@ def read_worker_status(workspace: Workspace, worker: str) -> WorkerStatus | None
         workspace: the workspace of the worker.
         worker: the worker's id.
     """
-    return _read(_file(workspace, f"{_WORKER}{worker}"), WorkerStatus)
+    return read_record(_file(workspace, f"{_WORKER}{worker}"), WorkerStatus)
 
 
 def recorded_processes(workspace: Workspace) -> dict[str, ProcessStatus]:
     """Return the records of the last invocation, also of processes that have ended, by process name."""
-    records = {file.stem: _read(file, _type_of(file)) for file in sorted(workspace.status.glob("*.json"))}
+    records = {
+        file.stem: read_record(file, _MODELS.get(file.stem, WorkerStatus))
+        for file in sorted(workspace.status.glob("*.json"))
+    }
     return {name: status for name, status in records.items() if status is not None}
 
 
@@ -101,16 +98,4 @@ def _file(workspace: Workspace, name: str) -> Path:
 def _name_of(status: ProcessStatus) -> str:
     if isinstance(status, WorkerStatus):
         return f"{_WORKER}{status.worker}"
-    return {StartStatus: _START, DaemonStatus: _DAEMON, PlannerStatus: _PLANNER}[type(status)]
-
-
-def _type_of(file: Path) -> type[ProcessStatus]:
-    types: dict[str, type[ProcessStatus]] = {_START: StartStatus, _DAEMON: DaemonStatus, _PLANNER: PlannerStatus}
-    return types.get(file.stem, WorkerStatus)
-
-
-def _read(file: Path, model: type[_Status]) -> _Status | None:
-    try:
-        return model.model_validate(load_json_file(file))
-    except (OSError, FormatError, ValidationError):
-        return None
+    return next(name for name, model in _MODELS.items() if isinstance(status, model))

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from harness.model.verdict import EntryKind
-from harness.workspace.parent_process import PARENT_VARIABLE
+from harness.workspace.processes import PARENT_VARIABLE
 from tests.site import Site, git
 from tests.waiting import wait_until
 

@@ -11,7 +11,7 @@ import pytest
 
 from harness.model.process_status import DaemonStatus, JudgeStatus, PlannerStatus, StartStatus, WorkerStatus
 from harness.workspace.directories import Workspace
-from harness.workspace.process_identity import start_ticks
+from harness.workspace.processes import start_ticks
 from harness.workspace.status import (
     clear_statuses,
     is_alive,

@@ -33,7 +33,7 @@ from harness.judge.isolation.resource_limits import (
 )
 from harness.judge.isolation.seccomp import program_file
 from harness.model.config import SandboxKind
-from harness.workspace.host_memory import oom_kills
+from harness.workspace.processes import oom_kills
 from harness.workspace.sandbox_mounts import SYSTEM, python_binds, python_prefixes, system_binds
 
 STAGE = "/stage"
