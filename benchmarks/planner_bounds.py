@@ -22,7 +22,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import mean, stdev
 from typing import Any
 
@@ -32,9 +32,8 @@ from harness.model.assignment import Assignment
 from harness.planner.decision import Decision, PolicyInputs
 from harness.planner.policies import POLICIES, ROUND_ROBIN
 from harness.planner.policy import NAME
-from harness.simulation.engine import simulate
+from harness.simulation.engine import HELD_OUT_SEEDS, SimulationSettings, simulate
 from harness.simulation.problems import SimulatedProblem
-from harness.simulation.settings import HELD_OUT_SEEDS, SimulationSettings
 from harness.simulation.worlds import WORLDS, World
 
 HALF = SimulationSettings(hours=SimulationSettings().hours / 2)
@@ -76,7 +75,7 @@ def bounds(world_name: str, seed: int, settings: SimulationSettings = HALF) -> B
         return simulate(simulated, policy, seed, settings).samples[-1].log_speedup
 
     oracle = Oracle(settings.overlap)
-    by_oracle = reached(oracle, replace(world, draw=lambda *arguments: oracle.look_at(world.draw(*arguments))))
+    by_oracle = reached(oracle, _ObservedWorld(**vars(world), oracle=oracle))
     return Bounds(
         world_name,
         seed,
@@ -186,6 +185,16 @@ def _by_jumps(tuned: float, level: float, reachable: float, expected: float, sha
         math.exp(-expected) * expected**jumps / math.factorial(jumps) for jumps in range(_MOST_GAINS)
     )
     return gain + max(more_jumps, 0.0) * (max(0.0, reachable) - max(0.0, level))
+
+
+@dataclass(frozen=True)
+class _ObservedWorld(World):
+    """A world whose problems the oracle sees."""
+
+    oracle: Oracle
+
+    def problems(self, count: int, seed: int) -> list[SimulatedProblem]:
+        return self.oracle.look_at(super().problems(count, seed))
 
 
 def clairvoyant(world: World, seed: int, settings: SimulationSettings, lessons: dict[str, int]) -> float:

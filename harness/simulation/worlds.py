@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from harness.simulation.problems import FAMILIES, SimulatedProblem, make_problem
+from harness.simulation.problems import FAMILIES, Attempt, SimulatedProblem, make_problem
 
 _GREATEST_HEADROOM = math.log(50.0)
 _LEAST_HEADROOM = math.log(1.02)
@@ -33,8 +33,8 @@ class Fitted:
     """Speed of improvement, which each world defines."""
 
 
-DrawProblems = Callable[[Fitted, int, int], list[SimulatedProblem]]
-"""(constants, number of problems, seed) -> problems of one realisation of the world."""
+DrawProblems = Callable[[Fitted, random.Random], Iterator[tuple[str, float, Attempt]]]
+"""(constants, generator) -> family, headroom and attempts of each problem of one realisation, without end."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +54,10 @@ class World:
             count: number of problems.
             seed: seed of the realisation.
         """
-        return self.draw(self.fitted, count, seed)
-
-
-def _generator(name: str, seed: int) -> random.Random:
-    return random.Random(f"{name}/{seed}")  # noqa: S311 - a simulation
+        realisation = f"{self.name}/{seed}"
+        rng = random.Random(realisation)  # noqa: S311 - a simulation
+        drawn = zip(range(count), self.draw(self.fitted, rng))  # noqa: B905 - the worlds draw without end
+        return [make_problem(number, *parts, rng, realisation) for number, parts in drawn]
 
 
 def _headroom(fitted: Fitted, rng: random.Random, factor: float = 1.0) -> float:
@@ -94,10 +93,8 @@ class _Diminishing:
         return envelope if rng.random() < _REALISED else envelope - _exponential(rng, _SHORT_OF_IDEA)
 
 
-def _draw_diminishing(fitted: Fitted, count: int, seed: int) -> list[SimulatedProblem]:
-    rng = _generator("diminishing", seed)
-    problems = []
-    for number in range(count):
+def _draw_diminishing(fitted: Fitted, rng: random.Random) -> Iterator[tuple[str, float, Attempt]]:
+    while True:
         headroom = _headroom(fitted, rng)
         deficit = _exponential(rng, fitted.deficit_mean)
         state = _Diminishing(
@@ -106,9 +103,7 @@ def _draw_diminishing(fitted: Fitted, count: int, seed: int) -> list[SimulatedPr
             tau=fitted.pace * math.exp(rng.gauss(0.0, _TAU_SIGMA)),
             pass_rate=rng.betavariate(6.0, 4.0),
         )
-        family = rng.choice(FAMILIES)
-        problems.append(make_problem(number, family, headroom, state.attempt, rng, f"diminishing/{seed}"))
-    return problems
+        yield rng.choice(FAMILIES), headroom, state.attempt
 
 
 # World 2: breakthroughs after plateaus.
@@ -146,10 +141,8 @@ class _Breakthroughs:
         return self.level - _exponential(rng, _TYPICAL_LOSS)
 
 
-def _draw_breakthroughs(fitted: Fitted, count: int, seed: int) -> list[SimulatedProblem]:
-    rng = _generator("breakthroughs", seed)
-    problems = []
-    for number in range(count):
+def _draw_breakthroughs(fitted: Fitted, rng: random.Random) -> Iterator[tuple[str, float, Attempt]]:
+    while True:
         headroom = _headroom(fitted, rng)
         deficit = _exponential(rng, fitted.deficit_mean)
         reachable = headroom * rng.betavariate(4.0, 2.0)
@@ -160,9 +153,7 @@ def _draw_breakthroughs(fitted: Fitted, count: int, seed: int) -> list[Simulated
             pass_rate=rng.betavariate(6.0, 4.0),
             slack=min(deficit * rng.uniform(0.0, _FIRST_DESIGN), reachable + deficit),
         )
-        family = rng.choice(FAMILIES)
-        problems.append(make_problem(number, family, headroom, state.attempt, rng, f"breakthroughs/{seed}"))
-    return problems
+        yield rng.choice(FAMILIES), headroom, state.attempt
 
 
 # World 3: families with lessons, and many failures.
@@ -212,8 +203,7 @@ class _Taught:
         return self.level
 
 
-def _draw_families(fitted: Fitted, count: int, seed: int) -> list[SimulatedProblem]:
-    rng = _generator("families", seed)
+def _draw_families(fitted: Fitted, rng: random.Random) -> Iterator[tuple[str, float, Attempt]]:
     families = {
         name: _OperatorFamily(
             headroom_factor=math.exp(rng.gauss(0.0, _FAMILY_HEADROOM_SIGMA)),
@@ -221,8 +211,7 @@ def _draw_families(fitted: Fitted, count: int, seed: int) -> list[SimulatedProbl
         )
         for name in FAMILIES
     }
-    problems = []
-    for number in range(count):
+    while True:
         name = rng.choice(FAMILIES)
         family = families[name]
         headroom = _headroom(fitted, rng, family.headroom_factor)
@@ -233,8 +222,7 @@ def _draw_families(fitted: Fitted, count: int, seed: int) -> list[SimulatedProbl
             rate=min(0.3, family.rate * math.exp(rng.gauss(0.0, _PROBLEM_RATE_SIGMA))),
             pass_rate=min(_BEST_PASS_RATE, rng.betavariate(2.0, 5.0)),
         )
-        problems.append(make_problem(number, name, headroom, state.attempt, rng, f"families/{seed}"))
-    return problems
+        yield name, headroom, state.attempt
 
 
 _SHARED = (
