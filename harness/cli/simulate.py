@@ -18,7 +18,7 @@ from harness.workspace.files import atomic_write
 
 if TYPE_CHECKING:
     from harness.simulation.compare import PolicyOutcome
-    from harness.simulation.settings import SimulationSettings
+    from harness.simulation.engine import SimulationSettings
 
 _SEED_SETS = ("development", "held-out")
 _COLUMNS: dict[str, Callable[[Mapping[str, Any]], str]] = {
@@ -79,7 +79,7 @@ def simulate(
     """
     from harness.planner.policies import POLICIES, ROUND_ROBIN, policy_named
     from harness.simulation.compare import outcomes, run_all
-    from harness.simulation.settings import DEVELOPMENT_SEEDS, HELD_OUT_SEEDS, SimulationSettings
+    from harness.simulation.engine import DEVELOPMENT_SEEDS, HELD_OUT_SEEDS, SimulationSettings
     from harness.simulation.worlds import WORLDS
 
     for world in worlds:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from operator import sub
 from statistics import mean, stdev
 
 from harness.model.interval import student_quantile
 from harness.planner.policies import POLICIES, ROUND_ROBIN
-from harness.simulation.engine import RunSample, SimulatedRun, at_cost, simulate
-from harness.simulation.settings import SimulationSettings
+from harness.simulation.engine import CostName, SimulatedRun, SimulationSettings, log_speedup_at, simulate
 from harness.simulation.worlds import WORLDS
 
 CURVE_POINTS = 60
@@ -108,20 +108,16 @@ def _outcome(
     own = [runs[RunKey(world, policy, seed)] for seed in seeds]
     even = [runs[RunKey(world, ROUND_ROBIN, seed)] for seed in seeds]
     budget = settings.gpus * settings.hours
-    dollars = [run.samples[-1].usd for run in even]
-    at_half = [math.log(at_cost(run.samples, gpu_hours, budget / 2)) for run in own]
-    at_half_even = [math.log(at_cost(run.samples, gpu_hours, budget / 2)) for run in even]
-    at_half_usd = [math.log(at_cost(run.samples, usd, spent / 2)) for run, spent in zip(own, dollars, strict=True)]
-    at_half_usd_even = [
-        math.log(at_cost(run.samples, usd, spent / 2)) for run, spent in zip(even, dollars, strict=True)
-    ]
-    ratios = [log - log_even for log, log_even in zip(at_half, at_half_even, strict=True)]
-    ratios_usd = [log - log_even for log, log_even in zip(at_half_usd, at_half_usd_even, strict=True)]
+    half = [budget / 2] * len(seeds)
+    half_usd = [run.samples[-1].usd / 2 for run in even]
+    at_half, at_half_usd = _logs_at(own, "gpu_hours", half), _logs_at(own, "usd", half_usd)
+    ratios = list(map(sub, at_half, _logs_at(even, "gpu_hours", half)))
+    ratios_usd = list(map(sub, at_half_usd, _logs_at(even, "usd", half_usd)))
     return PolicyOutcome(
         world=world,
         policy=policy,
         seeds=len(seeds),
-        quarter=math.exp(mean(math.log(at_cost(run.samples, gpu_hours, budget / 4)) for run in own)),
+        quarter=math.exp(mean(_logs_at(own, "gpu_hours", [budget / 4] * len(seeds)))),
         half=math.exp(mean(at_half)),
         end=math.exp(mean(math.log(run.final.geometric_mean) for run in own)),
         faster=mean(run.final.faster for run in own),
@@ -135,19 +131,14 @@ def _outcome(
         ratio_half_usd=math.exp(mean(ratios_usd)),
         ratio_half_usd_ci95=_interval(ratios_usd),
         wins=sum(ratio > 0 for ratio in ratios),
-        curve=_curve(own, gpu_hours, budget),
-        curve_usd=_curve(own, usd, min(run.samples[-1].usd for run in [*own, *even])),
+        curve=_curve(own, "gpu_hours", budget),
+        curve_usd=_curve(own, "usd", min(run.samples[-1].usd for run in [*own, *even])),
     )
 
 
-def gpu_hours(sample: RunSample) -> float:
-    """Return the cost of a run so far in reserved GPU-hours."""
-    return sample.gpu_hours
-
-
-def usd(sample: RunSample) -> float:
-    """Return the cost of a run so far in dollars, of GPUs and agents."""
-    return sample.usd
+def _logs_at(runs: Sequence[SimulatedRun], cost: CostName, budgets: Sequence[float]) -> list[float]:
+    """Return ln of the geometric mean of the speed-ups of each run at its budget."""
+    return [log_speedup_at(run.samples, cost, budget) for run, budget in zip(runs, budgets, strict=True)]
 
 
 def _interval(logs: Sequence[float]) -> tuple[float, float] | None:
@@ -158,11 +149,6 @@ def _interval(logs: Sequence[float]) -> tuple[float, float] | None:
     return math.exp(mean(logs) - half), math.exp(mean(logs) + half)
 
 
-def _curve(
-    runs: Sequence[SimulatedRun], cost: Callable[[RunSample], float], budget: float
-) -> tuple[tuple[float, float], ...]:
-    points = []
-    for number in range(CURVE_POINTS + 1):
-        spent = budget * number / CURVE_POINTS
-        points.append((spent, math.exp(mean(math.log(at_cost(run.samples, cost, spent)) for run in runs))))
-    return tuple(points)
+def _curve(runs: Sequence[SimulatedRun], cost: CostName, budget: float) -> tuple[tuple[float, float], ...]:
+    costs = [budget * number / CURVE_POINTS for number in range(CURVE_POINTS + 1)]
+    return tuple((spent, math.exp(mean(_logs_at(runs, cost, [spent] * len(runs))))) for spent in costs)

@@ -8,27 +8,59 @@ until the table gives it another one. The GPUs have one queue. The planner reads
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
 
 from harness.errors import ConfigurationError
 from harness.model.assignment import Assignment
+from harness.model.config import PolicyConfig
 from harness.model.process_status import FinishReason
 from harness.planner.decision import Decision, PolicyInputs, WorkerFacts
 from harness.simulation.ledger_model import SimulatedStanding
-from harness.simulation.published import ResultFigures, figures
-from harness.simulation.settings import SimulationSettings
+from harness.simulation.published import GPUS, PROBLEMS, WEEKS, ResultFigures, figures
 from harness.simulation.worlds import World
 
 if TYPE_CHECKING:
     import simpy
 
 Policy = Callable[[PolicyInputs], Decision]
+CostName = Literal["gpu_hours", "usd"]
+"""A kind of cost of a run, which is a field of its samples."""
 _SAMPLE_ROUNDS = 12
 """Rounds between two points of a curve: three hours by default."""
+DEVELOPMENT_SEEDS = range(100, 108)
+"""Seeds for the development of policies."""
+HELD_OUT_SEEDS = range(2000, 2020)
+"""Seeds for the reported comparison. No constant of a policy may be chosen by results with these seeds."""
+
+
+@dataclass(frozen=True)
+class SimulationSettings:
+    """Settings of one simulated run; the default size is that of the public result."""
+
+    problems: int = PROBLEMS
+    gpus: int = GPUS
+    workers: int = 100
+    hours: float = WEEKS * 7 * 24.0
+    round_s: float = 900.0
+    """Seconds between two decisions of the planner. The real planner decides at every change. In the simulation, a
+    worker that has finished its problem waits for the next round, 7.5 minutes on average, with every policy."""
+    session_evaluations: int = 12
+    """Submissions of one agent session. After a session without a gain, the problem is finished for the worker."""
+    settling_min: float = 10.0
+    """Minutes that an agent needs to read and set up a new problem, before it works on its first submission."""
+    overlap: float = 0.15
+    """Probability that a submission repeats an attempt of another worker on the same problem, for each such worker. A
+    repeated submission is judged and changes nothing. This is an assumption."""
+    usd_per_gpu_hour: float = 5.0
+    """Price of a reserved B200, busy or idle. This is an assumption; prices in 2026 range from 3 to 9 USD."""
+    usd_per_agent_hour: float = 6.0
+    """Price of the tokens of one working agent. This is an assumption."""
+    policy: PolicyConfig = field(default_factory=PolicyConfig)
 
 
 @dataclass(frozen=True)
@@ -215,26 +247,19 @@ class _Run:
         return SimulatedRun(
             samples=tuple(self._samples),
             final=figures(
-                [standing.log_speedup for standing in standings],
-                [standing.problem.headroom for standing in standings],
+                [standing.log_speedup for standing in standings], [standing.problem.headroom for standing in standings]
             ),
             gpu_busy_hours=self._gpu_busy_s / 3600.0,
         )
 
 
-def at_cost(samples: Sequence[RunSample], cost: Callable[[RunSample], float], budget: float) -> float:
-    """Return the geometric mean of the speed-ups at a cost. Its logarithm is interpolated linearly between samples.
+def log_speedup_at(samples: Sequence[RunSample], cost: CostName, budget: float) -> float:
+    """Return ln of the geometric mean of the speed-ups at a cost, interpolated linearly between samples.
 
     Args:
         samples: of a run, in order of time.
-        cost: returns the cost of the run at a sample.
-        budget: the cost, in the same unit. Above the cost of the run, the result is that of the last sample.
+        cost: the kind of cost.
+        budget: the cost. Above the cost of the run, the result is that of the last sample.
     """
-    before = samples[0]
-    for sample in samples:
-        if cost(sample) >= budget:
-            width = cost(sample) - cost(before)
-            share = (budget - cost(before)) / width if width else 1.0
-            return math.exp(before.log_speedup + share * (sample.log_speedup - before.log_speedup))
-        before = sample
-    return math.exp(before.log_speedup)
+    costs = [getattr(sample, cost) for sample in samples]
+    return float(np.interp(budget, costs, [sample.log_speedup for sample in samples]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.planner_bounds import _hull, bounds
-from harness.simulation.settings import SimulationSettings
+from harness.simulation.engine import SimulationSettings
 from harness.simulation.worlds import WORLDS
 
 pytest.importorskip("simpy", reason="the extra kernel-harness[simulate] is not installed")

@@ -14,7 +14,7 @@ from harness.planner.policies import POLICIES, ROUND_ROBIN
 from harness.planner.policy import NAME
 from harness.report.simulation_page import render_simulation
 from harness.simulation.compare import outcomes, run_all
-from harness.simulation.settings import DEVELOPMENT_SEEDS, HELD_OUT_SEEDS, SimulationSettings
+from harness.simulation.engine import DEVELOPMENT_SEEDS, HELD_OUT_SEEDS, SimulationSettings
 from harness.simulation.worlds import WORLDS
 
 SMALL = SimulationSettings(problems=24, gpus=3, workers=10, hours=168.0)

@@ -14,10 +14,9 @@ from harness.planner.decision import Decision, PolicyInputs
 from harness.planner.facts import inputs_of
 from harness.planner.policies import POLICIES, ROUND_ROBIN
 from harness.planner.policy import decide
-from harness.simulation.compare import RunKey, gpu_hours, outcomes, run_all
-from harness.simulation.engine import RunSample, at_cost, simulate
+from harness.simulation.compare import RunKey, outcomes, run_all
+from harness.simulation.engine import DEVELOPMENT_SEEDS, RunSample, SimulationSettings, log_speedup_at, simulate
 from harness.simulation.ledger_model import SimulatedStanding
-from harness.simulation.settings import DEVELOPMENT_SEEDS, SimulationSettings
 from harness.simulation.worlds import WORLDS
 
 SMALL = SimulationSettings(problems=12, gpus=2, workers=5, hours=72.0)
@@ -140,9 +139,9 @@ def test_a_simulated_standing_has_the_facts_of_the_ledgers() -> None:
 
 def test_the_speedup_at_a_cost_is_interpolated() -> None:
     samples = [RunSample(0, 0, 0, 0, 0.0), RunSample(1, 10, 50, 5, 0.2), RunSample(2, 20, 60, 9, 0.3)]
-    assert at_cost(samples, lambda sample: sample.gpu_hours, 15) == pytest.approx(math.exp(0.25))
-    assert at_cost(samples, lambda sample: sample.usd, 25) == pytest.approx(math.exp(0.1))
-    assert at_cost(samples, lambda sample: sample.usd, 1000) == pytest.approx(math.exp(0.3))
+    assert log_speedup_at(samples, "gpu_hours", 15) == pytest.approx(0.25)
+    assert log_speedup_at(samples, "usd", 25) == pytest.approx(0.1)
+    assert log_speedup_at(samples, "usd", 1000) == pytest.approx(0.3)
 
 
 def test_a_comparison_divides_by_round_robin_with_the_same_seed() -> None:
@@ -165,10 +164,8 @@ def test_the_interval_has_students_quantile_of_its_number_of_seeds() -> None:
     runs = dict(run_all(["diminishing"], list(POLICIES), DEVELOPMENT_SEEDS[:2], SMALL, jobs=1))
     outcome = next(outcome for outcome in outcomes(runs, SMALL) if outcome.wins)
     logs = [
-        math.log(
-            at_cost(runs[RunKey("diminishing", outcome.policy, seed)].samples, gpu_hours, 72.0)
-            / at_cost(runs[RunKey("diminishing", ROUND_ROBIN, seed)].samples, gpu_hours, 72.0)
-        )
+        log_speedup_at(runs[RunKey("diminishing", outcome.policy, seed)].samples, "gpu_hours", 72.0)
+        - log_speedup_at(runs[RunKey("diminishing", ROUND_ROBIN, seed)].samples, "gpu_hours", 72.0)
         for seed in DEVELOPMENT_SEEDS[:2]
     ]
     assert outcome.ratio_half_ci95 is not None

@@ -9,9 +9,9 @@ from statistics import mean, median
 
 import pytest
 
+from harness.simulation.engine import DEVELOPMENT_SEEDS, HELD_OUT_SEEDS
 from harness.simulation.problems import SimulatedProblem, spread_evenly
 from harness.simulation.published import PROBLEMS, PUBLISHED, SAMPLING_ERROR, ResultFigures, figures
-from harness.simulation.settings import DEVELOPMENT_SEEDS, HELD_OUT_SEEDS
 from harness.simulation.worlds import WORLDS
 
 EVEN_ATTEMPTS = 520
