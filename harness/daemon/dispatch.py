@@ -14,7 +14,7 @@ from harness.daemon.queue import Job, Key
 from harness.daemon.snapshots import Snapshots
 from harness.errors import FormatError, LedgerError, RepositoryError
 from harness.formats.normalised_source import source_hash
-from harness.formats.usable_solution import UnusableSolutionError, usable_solution
+from harness.formats.solutions import UnusableSolutionError, usable_solution
 from harness.git.repo import UnfitTreeError
 from harness.ledger.entry_rows import Row
 from harness.ledger.index import Index

@@ -18,8 +18,7 @@ from harness.formats.bounded import PROBLEM_BYTES
 from harness.formats.library_baselines import library_baselines
 from harness.formats.problem_checks import definition_errors, unchecked_constraints, workload_errors
 from harness.formats.schema import extra_keys, located, quoted, shown, validated
-from harness.formats.source_lines import Path as FieldPath
-from harness.formats.source_lines import field_name, json_lines, parse_json
+from harness.formats.source_lines import FieldPath, field_name, json_lines, parse_json
 from harness.model.paths import NAME_FORM, SOLUTIONS, is_problem, parse_problem_path
 from harness.model.problem import CustomInput, Definition, Problem, Workload
 

@@ -6,19 +6,19 @@ import difflib
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path as FilePath
+from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from harness.errors import FormatError
-from harness.formats.source_lines import Path, field_name, line_of
+from harness.formats.source_lines import FieldPath, field_name, line_of
 from harness.model.printable import shortened
 
 Model = TypeVar("Model", bound=BaseModel)
-FieldError = tuple[Path, str]
-"""Path of a field, and what is wrong with it."""
+FieldError = tuple[FieldPath, str]
+"""FieldPath of a field, and what is wrong with it."""
 
 _EXPECTED: Mapping[str, str] = {
     "string_type": "a string",
@@ -63,7 +63,7 @@ _EXPECTED_WHEN_MISSING: Mapping[str, str] = {
 _LONGEST_QUOTE = 60
 
 
-def shown(path: FilePath) -> str:
+def shown(path: Path) -> str:
     """Return a path for messages: relative to the working directory if the file is below it, else as it is."""
     try:
         relative = os.path.relpath(path)
@@ -72,7 +72,7 @@ def shown(path: FilePath) -> str:
     return str(path) if relative.startswith("..") else relative
 
 
-def located(message: str, path: Path, *, where: str, lines: Mapping[Path, int]) -> FormatError:
+def located(message: str, path: FieldPath, *, where: str, lines: Mapping[FieldPath, int]) -> FormatError:
     """Return an error about one field, with its line.
 
     Args:
@@ -86,7 +86,7 @@ def located(message: str, path: Path, *, where: str, lines: Mapping[Path, int]) 
 
 
 def validated(
-    model: type[Model], value: object, *, where: str, lines: Callable[[], Mapping[Path, int]]
+    model: type[Model], value: object, *, where: str, lines: Callable[[], Mapping[FieldPath, int]]
 ) -> tuple[Model | None, list[FormatError]]:
     """Return the model of a parsed document, or None and all errors in the order of their lines.
 
@@ -136,20 +136,20 @@ def did_you_mean(name: str, valid_names: Iterable[str]) -> str:
     return f"did you mean `{close[0]}`?" if close else "expected one of " + ", ".join(f"`{n}`" for n in names)
 
 
-def extra_keys(model: BaseModel, path: Path = ()) -> list[Path]:
+def extra_keys(model: BaseModel, path: FieldPath = ()) -> list[FieldPath]:
     """Return the paths of the keys that are not fields of a model, which it kept.
 
     Args:
         model: a model with `extra="allow"`, which may contain further models.
         path: path of the model in its document.
     """
-    paths: list[Path] = [(*path, name) for name in model.model_extra or ()]
+    paths: list[FieldPath] = [(*path, name) for name in model.model_extra or ()]
     for name in type(model).model_fields:
         paths += _extras_below(getattr(model, name), (*path, name))
     return paths
 
 
-def _extras_below(value: object, path: Path) -> list[Path]:
+def _extras_below(value: object, path: FieldPath) -> list[FieldPath]:
     if isinstance(value, BaseModel):
         return extra_keys(value, path)
     if isinstance(value, Mapping):
@@ -162,8 +162,8 @@ def _not_json(value: object) -> str:
     return f"{type(value).__name__} {value}"
 
 
-def _messages(errors: list[ErrorDetails], value: object, model: type[BaseModel]) -> list[tuple[Path, str]]:
-    merged: dict[Path, list[ErrorDetails]] = {}
+def _messages(errors: list[ErrorDetails], value: object, model: type[BaseModel]) -> list[tuple[FieldPath, str]]:
+    merged: dict[FieldPath, list[ErrorDetails]] = {}
     for error in errors:
         merged.setdefault(_path_in_document(error, value), []).append(error)
     # pydantic also reports a list with invalid items as too short; the items' own errors are enough.
@@ -175,7 +175,7 @@ def _messages(errors: list[ErrorDetails], value: object, model: type[BaseModel])
     ]
 
 
-def _path_in_document(error: ErrorDetails, value: object) -> Path:
+def _path_in_document(error: ErrorDetails, value: object) -> FieldPath:
     """Return an error's path without the members of unions, which pydantic adds and documents do not have."""
     path: list[str | int] = []
     node = value
@@ -195,7 +195,7 @@ def _path_in_document(error: ErrorDetails, value: object) -> Path:
     return tuple(path)
 
 
-def _sentence(path: Path, group: list[ErrorDetails], value: object, model: type[BaseModel]) -> str:
+def _sentence(path: FieldPath, group: list[ErrorDetails], value: object, model: type[BaseModel]) -> str:
     name, kinds = field_name(path), [error["type"] for error in group]
     first = group[0]
     if "missing" in kinds:
@@ -237,14 +237,14 @@ def _expectation(error: ErrorDetails) -> str:
             return _EXPECTED.get(kind, message[:1].lower() + message[1:])
 
 
-def _at(value: object, path: Path) -> object:
+def _at(value: object, path: FieldPath) -> object:
     for part in path:
         if isinstance(value, dict | list):
             value = value[part]  # type: ignore[index] # the path was walked on this value
     return value
 
 
-def _fields_at(model: type[BaseModel], path: Path) -> list[str]:
+def _fields_at(model: type[BaseModel], path: FieldPath) -> list[str]:
     """Return the keys of the section at a path."""
     for part in path:
         field: Any = model.model_fields.get(str(part))

@@ -14,9 +14,9 @@ from pydantic import Field
 from harness.errors import ConfigurationError, FormatError
 from harness.formats.problems import read_text
 from harness.formats.schema import FieldError, located, quoted, shown, validated
+from harness.formats.solution_checks import path_errors
 from harness.formats.solutions import SOLUTION_NAME, dump_solution, load_solution
 from harness.formats.source_lines import json_lines, parse_json
-from harness.formats.sources import path_errors
 from harness.model.axes import NonEmpty
 from harness.model.base_models import LenientModel
 from harness.model.languages import LANGUAGES, PYTHON_LANGUAGES, Language

@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
 import yaml
 
@@ -20,13 +21,19 @@ from harness.errors import ConfigurationError, FormatError
 from harness.formats.bounded import DOCUMENT_BYTES, compose_yaml
 from harness.formats.problems import Findings
 from harness.formats.schema import located, shown, validated
-from harness.formats.source_lines import Path as FieldPath
-from harness.formats.source_lines import parse_yaml
-from harness.formats.sources import MAX_SOURCE_BYTES, MAX_TOTAL_BYTES, check_entry, check_names
-from harness.formats.specs import check_fit, check_spec
+from harness.formats.solution_checks import (
+    MAX_SOURCE_BYTES,
+    MAX_TOTAL_BYTES,
+    check_entry,
+    check_fit,
+    check_names,
+    check_spec,
+)
+from harness.formats.source_lines import FieldPath, parse_yaml
 from harness.model.paths import SOLUTIONS
 from harness.model.problem import Definition
 from harness.model.solution import ParamValue, Solution, SolutionSpec
+from harness.model.verdict import Verdict
 
 SOLUTION_NAME = "solution.yaml"
 BASELINE_NAME = "baseline"
@@ -241,3 +248,52 @@ def _read_file(path: Path, name: str, tree: _Tree) -> None:
             tree.texts[name] = path.read_bytes().decode()
         except UnicodeDecodeError as error:
             refuse(f"not UTF-8 text at byte {error.start}; expected sources only")
+
+
+class UnusableSolutionError(FormatError):
+    """A candidate is not built, because it is not a valid solution of its problem, run or device."""
+
+    verdict: ClassVar[Verdict] = Verdict.COMPILE_ERROR
+    """Verdict of every such candidate, from the daemon and from the judge."""
+
+    def __init__(self, message: str, *, where: str | None = None, language: str = "") -> None:
+        super().__init__(message, where=where)
+        self.language = language
+        """Language of the solution; empty where solution.yaml cannot be read."""
+
+    @property
+    def reason(self) -> str:
+        """The reason for the ledger entry, in one line."""
+        return " ".join(str(self).split())
+
+
+def usable_solution(directory: Path, definition: Definition, languages: Collection[str], only_in: str) -> Solution:
+    """Return the solution of a directory after checking it against its problem.
+
+    Args:
+        directory: a snapshot of the candidate.
+        definition: the problem's definition.
+        languages: allowed languages; empty for all.
+        only_in: subject and verb of the message about other languages, such as "this run allows".
+
+    Raises:
+        UnusableSolutionError: the solution is malformed, does not fit the problem, or its language is not allowed.
+            Paths in the message are relative to the directory.
+    """
+    try:
+        solution = load_solution(directory)
+    except FormatError as error:
+        raise _unusable(error, directory) from error
+    language = solution.spec.language
+    for misfit in check_solution(solution, definition):
+        raise _unusable(misfit, directory, language)
+    if languages and language not in languages:
+        message = f"`language` is {language}; {only_in} {', '.join(languages)}"
+        raise UnusableSolutionError(message, where=SOLUTION_NAME, language=language)
+    return solution
+
+
+def _unusable(error: FormatError, directory: Path, language: str = "") -> UnusableSolutionError:
+    """Return the error with a path relative to the solution's directory instead of the snapshot's path in a cache."""
+    where = (error.where or "").rpartition(directory.name)[2].lstrip("/")
+    return UnusableSolutionError(error.message, where=where or None, language=language)

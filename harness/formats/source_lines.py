@@ -17,7 +17,7 @@ import yaml
 from harness.errors import FormatError
 from harness.formats.bounded import DOCUMENT_BYTES, MAX_DEPTH, PROBLEM_BYTES, compose_yaml, load_json, value_of
 
-Path = tuple[str | int, ...]
+FieldPath = tuple[str | int, ...]
 """Keys and indices from the top of a document to a field."""
 
 _SPACE = re.compile(r"[ \t\r\n]*")
@@ -29,7 +29,7 @@ class _RefusedError(ValueError):
     """A JSON text with a duplicate key or a number that is not finite, which `json` accepts."""
 
 
-def field_name(path: Path) -> str:
+def field_name(path: FieldPath) -> str:
     """Return the name of a field for messages, such as `axes.hidden.value` or `inputs.x.shape[0]`."""
     text = ""
     for part in path:
@@ -64,7 +64,7 @@ def parse_json(text: str, *, where: str, first_line: int = 1) -> Any:  # noqa: A
     return value
 
 
-def json_lines(text: str, first_line: int = 1) -> dict[Path, int]:
+def json_lines(text: str, first_line: int = 1) -> dict[FieldPath, int]:
     """Return the line of every field of a JSON text; for a member of an object the line of its key.
 
     Args:
@@ -131,8 +131,8 @@ class _JsonWalk:
 
     def __init__(self, text: str, first_line: int) -> None:
         self.text = text
-        self.lines: dict[Path, int] = {}
-        self.refused: list[tuple[Path, int, str]] = []
+        self.lines: dict[FieldPath, int] = {}
+        self.refused: list[tuple[FieldPath, int, str]] = []
         self._counted_to = 0
         self._line = first_line
 
@@ -148,7 +148,7 @@ class _JsonWalk:
         self._counted_to = at
         return self._line
 
-    def _value(self, at: int, path: Path) -> int:
+    def _value(self, at: int, path: FieldPath) -> int:
         if len(path) > MAX_DEPTH:  # only after a refused value: `load_json` has not checked the depth there
             raise ValueError(field_name(path[:1]))
         self.lines.setdefault(path, self._line_of(at))
@@ -166,7 +166,7 @@ class _JsonWalk:
             self.refused.append((path, self._line_of(at), f"is {atom[0]}; expected a finite number"))
         return atom.end()
 
-    def _items(self, at: int, path: Path, *, closing: str) -> int:
+    def _items(self, at: int, path: FieldPath, *, closing: str) -> int:
         keys: set[str] = set()
         at, index = self._skip(at + 1), 0
         while self.text[at] != closing:
@@ -191,7 +191,7 @@ class _JsonWalk:
         return at + 1
 
 
-def parse_yaml(text: str, *, where: str) -> tuple[Any, dict[Path, int]]:
+def parse_yaml(text: str, *, where: str) -> tuple[Any, dict[FieldPath, int]]:
     """Return the value of a YAML document and the line of each of its fields.
 
     In addition to the checks of `harness.formats.bounded`, this refuses keys that are not strings or are duplicates,
@@ -205,7 +205,7 @@ def parse_yaml(text: str, *, where: str) -> tuple[Any, dict[Path, int]]:
         FormatError: the text is invalid; the error names the line.
     """
     node = compose_yaml(text, where=where, max_bytes=DOCUMENT_BYTES)
-    lines: dict[Path, int] = {}
+    lines: dict[FieldPath, int] = {}
     if node is None:
         return None, lines
     _collect_lines(node, (), lines, where)
@@ -214,7 +214,7 @@ def parse_yaml(text: str, *, where: str) -> tuple[Any, dict[Path, int]]:
     return value, lines
 
 
-def _collect_lines(node: yaml.Node, path: Path, lines: dict[Path, int], where: str) -> None:
+def _collect_lines(node: yaml.Node, path: FieldPath, lines: dict[FieldPath, int], where: str) -> None:
     """Add the line of each field below a node to `lines`, and check keys and values."""
     line = node.start_mark.line + 1
     lines.setdefault(path, line)
@@ -241,7 +241,7 @@ def _collect_lines(node: yaml.Node, path: Path, lines: dict[Path, int], where: s
         raise FormatError(f"`{field_name(path)}` is {node.value}; expected a finite number", where=f"{where}:{line}")
 
 
-def line_of(lines: Mapping[Path, int], path: Path) -> int | None:
+def line_of(lines: Mapping[FieldPath, int], path: FieldPath) -> int | None:
     """Return the line of a field; of the nearest enclosing field if the text does not contain it.
 
     Args:

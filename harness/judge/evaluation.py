@@ -13,7 +13,7 @@ import torch
 
 from harness.errors import FormatError
 from harness.failpoints import failpoint
-from harness.formats.usable_solution import UnusableSolutionError, usable_solution
+from harness.formats.solutions import UnusableSolutionError, usable_solution
 from harness.judge.baseline.baseline_runners import COMPILED, Opponents
 from harness.judge.baseline.slowdown import slowed_by, time_baseline_alone
 from harness.judge.build.builder import BuildFailed

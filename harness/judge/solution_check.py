@@ -17,7 +17,7 @@ import torch
 
 from harness.errors import ConfigurationError, FormatError, HarnessError
 from harness.formats.problems import load_problem
-from harness.formats.usable_solution import UnusableSolutionError, usable_solution
+from harness.formats.solutions import UnusableSolutionError, usable_solution
 from harness.judge.build import code_excerpt
 from harness.judge.build.builder import BuildFailed
 from harness.judge.build.cuda_builder import PTX_NAME

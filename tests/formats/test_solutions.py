@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.errors import ConfigurationError, FormatError
+from harness.formats.solution_checks import MAX_SOURCE_BYTES
 from harness.formats.solutions import (
     check_solution,
     copy_from_another_gpu,
@@ -19,7 +20,6 @@ from harness.formats.solutions import (
     read_spec,
     with_params,
 )
-from harness.formats.sources import MAX_SOURCE_BYTES
 from harness.model.problem import Definition
 from harness.model.solution import ParamValue, SolutionSpec
 from tests.formats.problem_files import DEFINITION, SOLUTION, SOURCE, write_solution

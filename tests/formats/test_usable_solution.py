@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.formats.problems import load_problem
-from harness.formats.usable_solution import UnusableSolutionError, usable_solution
+from harness.formats.solutions import UnusableSolutionError, usable_solution
 from harness.model.paths import problem_path
 from harness.model.problem import Definition
 from harness.model.verdict import Verdict

@@ -1,18 +1,33 @@
-"""Checks of one solution.yaml beyond its structure: relations between its keys, and with the problem."""
+"""Checks of a solution beyond its structure: the relations of its keys, its sources, its entry point, its problem."""
 
 from __future__ import annotations
 
+import ast
 import keyword
 import re
-from collections.abc import Iterator
-from pathlib import PurePosixPath
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path, PurePosixPath
 
-from harness.formats.schema import FieldError, did_you_mean, quoted
-from harness.formats.source_lines import Path, field_name
+from harness.errors import FormatError
+from harness.formats.schema import FieldError, did_you_mean, located, quoted, shown
+from harness.formats.source_lines import FieldPath, field_name
+from harness.model.axes import parse_python
 from harness.model.languages import LANGUAGES, PYTHON_LANGUAGES
 from harness.model.problem import Definition
 from harness.model.solution import ParamValue, SolutionSpec
 
+MAX_SOURCE_BYTES = 2**20
+MAX_TOTAL_BYTES = 4 * 2**20
+
+_PROBLEM_FILES = frozenset({"definition.json", "workload.jsonl", "reference.py", "solution.json"})
+_RUNNER_MODULES = frozenset({
+    "harness", "torch", "torchgen", "functorch", "numpy", "triton", "cupy", "cupyx", "cuda", "cutlass", "tvm_ffi",
+    "jinja2", "sympy", "mpmath", "networkx", "filelock", "fsspec", "markupsafe", "safetensors", "setuptools", "yaml",
+    "pkg_resources", "nvidia", "typing_extensions", "sitecustomize", "usercustomize", "pydantic", "scipy",
+})  # fmt: skip
+"""Modules that a runner imports besides the standard library: torch, torch's imports and Python's start-up hooks."""
+_IMPORTABLE = (".py", ".pyc", ".pyi", ".so", ".pth")
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _CPP_WORDS = frozenset({
     "alignas", "alignof", "and", "and_eq", "asm", "auto", "bitand", "bitor", "bool", "break", "case", "catch",
@@ -83,7 +98,7 @@ def _params(spec: SolutionSpec) -> Iterator[FieldError]:
         yield from _text_value(path, value)
 
 
-def _text_value(path: Path, value: ParamValue) -> Iterator[FieldError]:
+def _text_value(path: FieldPath, value: ParamValue) -> Iterator[FieldError]:
     if isinstance(value, str) and (len(value) > _LONGEST_TEXT or not value.isprintable()):
         yield path, f"`{field_name(path)}` is {quoted(value)}; expected one line of at most {_LONGEST_TEXT} characters"
 
@@ -133,3 +148,82 @@ def _plan(spec: SolutionSpec) -> Iterator[FieldError]:
         return
     if not spec.launch:
         yield ("launch",), "`launch` is missing; expected the launches of language cuda, in order"
+
+
+def check_names(names: Iterable[str], *, where: Path) -> list[FormatError]:
+    """Return the errors in the relative paths of sources.
+
+    Args:
+        names: paths relative to the solution directory.
+        where: the solution directory, for messages.
+    """
+    return [FormatError(message, where=shown(where / name)) for name in names for message in path_errors(name)]
+
+
+def path_errors(name: str) -> Iterator[str]:
+    """Yield the errors in one source's path, which is relative to the solution directory."""
+    pure = PurePosixPath(name)
+    if pure.is_absolute() or ".." in pure.parts or not name or "\\" in name or "\0" in name or str(pure) != name:
+        yield f"the source path `{name}` is not plain; expected one relative to the solution, without `..`"
+        return
+    if not name.isprintable():
+        yield "the source path holds unprintable characters; expected a plain name"
+    if ".git" in pure.parts:
+        yield "part of a git directory; expected sources only"
+    if pure.name in _PROBLEM_FILES or name == "solution.yaml":
+        yield f"`{pure.name}` is the name of a problem's file; expected a name of its own"
+    module = pure.parts[0].partition(".")[0]
+    is_package = len(pure.parts) > 1
+    if (is_package or pure.suffix in _IMPORTABLE) and (module in sys.stdlib_module_names or module in _RUNNER_MODULES):
+        yield f"`{pure.parts[0]}` would shadow the module `{module}`, which the runner needs; expected another name"
+
+
+def check_entry(
+    spec: SolutionSpec,
+    texts: Mapping[str, str],
+    *,
+    where: str,
+    lines: Callable[[], Mapping[FieldPath, int]],
+    directory: Path,
+) -> list[FormatError]:
+    """Return the errors of the entry point: its file or function is missing, or the file is not Python.
+
+    Args:
+        spec: the solution's spec.
+        texts: relative path -> text of each source.
+        where: solution.yaml, for messages.
+        lines: returns the line of each field of solution.yaml; called only for an error.
+        directory: the solution directory, for messages.
+    """
+    if spec.file not in texts:
+        names = ", ".join(f"`{name}`" for name in sorted(texts)) or "none"
+        message = f"`entry` names the file `{spec.file}`, which is not there; the sources are {names}"
+        return [located(message, ("entry",), where=where, lines=lines())]
+    text = texts[spec.file]
+    if spec.language in PYTHON_LANGUAGES:
+        try:
+            is_defined = spec.function in _top_level_names(text)
+        except SyntaxError as error:
+            place = shown(directory / spec.file) + (f":{error.lineno}" if error.lineno else "")
+            return [FormatError(f"not Python: {error.msg}", where=place)]
+    else:
+        is_defined = re.search(rf"\b{re.escape(spec.function)}\b", text) is not None
+    if is_defined:
+        return []
+    kind = "top-level function" if spec.language in PYTHON_LANGUAGES else "function"
+    message = f"`entry` names `{spec.function}`; expected a {kind} of `{spec.file}`"
+    return [located(message, ("entry",), where=where, lines=lines())]
+
+
+def _top_level_names(source: str) -> set[str]:
+    """Return the names that a module binds at its top level by functions, classes, assignments and `from` imports."""
+    names: set[str] = set()
+    for node in getattr(parse_python(source), "body", ()):
+        match node:
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                names.add(name)
+            case ast.Assign(targets=targets):
+                names |= {target.id for target in targets if isinstance(target, ast.Name)}
+            case ast.ImportFrom(names=aliases):
+                names |= {alias.asname or alias.name for alias in aliases}
+    return names
