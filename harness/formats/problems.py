@@ -176,15 +176,26 @@ def problem_files(directory: Path) -> list[Path]:
             names.remove(SOLUTIONS)
         for name in [*names, *files]:
             path = Path(parent) / name
-            mode = path.lstat().st_mode
-            if stat.S_ISLNK(mode):
-                raise FormatError("a symbolic link; expected plain files in a problem", where=shown(path))
-            if stat.S_ISREG(mode):
-                if path.suffix != ".md":
-                    judged_files.append(path)
-            elif not stat.S_ISDIR(mode):
-                raise FormatError("not a plain file; expected plain files in a problem", where=shown(path))
+            if is_plain_file(path, within="problem") and path.suffix != ".md":
+                judged_files.append(path)
     return judged_files
+
+
+def is_plain_file(path: Path, *, within: str) -> bool:
+    """Return True for a plain file, False for a directory.
+
+    Args:
+        path: the file or directory.
+        within: `problem` or `solution`, for messages.
+
+    Raises:
+        FormatError: a symbolic link or special file.
+    """
+    mode = path.lstat().st_mode
+    if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
+        return stat.S_ISREG(mode)
+    kind = "a symbolic link" if stat.S_ISLNK(mode) else "not a plain file"
+    raise FormatError(f"{kind}; expected plain files in a {within}", where=shown(path))
 
 
 def _check_key(key: str, directory: Path) -> list[FormatError]:

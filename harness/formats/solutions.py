@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
-import stat
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
@@ -19,7 +17,7 @@ import yaml
 
 from harness.errors import ConfigurationError, FormatError
 from harness.formats.bounded import DOCUMENT_BYTES, compose_yaml
-from harness.formats.problems import Findings
+from harness.formats.problems import Findings, is_plain_file
 from harness.formats.schema import located, shown, validated
 from harness.formats.solution_checks import (
     MAX_SOURCE_BYTES,
@@ -38,16 +36,6 @@ from harness.model.verdict import Verdict
 SOLUTION_NAME = "solution.yaml"
 BASELINE_NAME = "baseline"
 _BYTECODE = "__pycache__"
-
-
-@dataclass
-class _Tree:
-    """The files below a solution directory, and their errors."""
-
-    texts: dict[str, str] = field(default_factory=dict)
-    """Relative path -> text of each readable source."""
-    errors: list[FormatError] = field(default_factory=list)
-    total_bytes: int = 0
 
 
 def load_solution(directory: Path) -> Solution:
@@ -70,21 +58,20 @@ def inspect_solution(directory: Path) -> tuple[Solution | None, list[FormatError
     where = shown(directory / SOLUTION_NAME)
     if directory.is_symlink() or not directory.is_dir():
         return None, [FormatError("no such directory; expected a solution", where=shown(directory))]
-    tree = _read_tree(directory)
-    text = tree.texts.pop(SOLUTION_NAME, None)
+    texts, errors = _read_texts(directory)
+    text = texts.pop(SOLUTION_NAME, None)
     if text is None:
-        missing = [] if tree.errors else [FormatError("no such file; expected one beside the sources", where=where)]
-        return None, tree.errors + missing
-    spec, errors = read_spec(text, where=where)
-    errors = tree.errors + errors
+        return None, errors or [FormatError("no such file; expected one beside the sources", where=where)]
+    spec, spec_errors = read_spec(text, where=where)
+    errors += spec_errors
     if spec is None:
         return None, errors
-    errors += check_names(tree.texts, where=directory)
+    errors += check_names(texts, where=directory)
     lines = partial(_lines, text, where)
-    errors += check_entry(spec, tree.texts, where=where, lines=lines, directory=directory)
+    errors += check_entry(spec, texts, where=where, lines=lines, directory=directory)
     if errors:
         return None, errors
-    return Solution(directory=directory, spec=spec, sources=tuple(sorted(tree.texts))), []
+    return Solution(directory=directory, spec=spec, sources=tuple(sorted(texts))), []
 
 
 def check_solution(solution: Solution, definition: Definition) -> list[FormatError]:
@@ -159,7 +146,7 @@ def dump_solution(spec: SolutionSpec) -> str:
     """Return the solution.yaml of a spec: keys in the format's order, without those at their default."""
     value = spec.model_dump(mode="json", exclude_defaults=True)
     order = [name for name in SolutionSpec.model_fields if name in value]
-    return "".join(_dump({name: value[name]}) for name in order)
+    return "".join(_dump(name, value[name]) for name in order)
 
 
 def param_positions(text: str) -> dict[str, tuple[int, int]]:
@@ -201,14 +188,13 @@ def with_params(
 
 def _scalar(value: ParamValue) -> str:
     """Return a scalar as YAML that is valid anywhere, including inside a one-line mapping."""
-    dumped: str = yaml.safe_dump([value], default_flow_style=True, width=2**20, allow_unicode=True)
-    return dumped.strip()[1:-1]
+    return str(yaml.safe_dump([value], default_flow_style=True, width=2**20, allow_unicode=True)).strip()[1:-1]
 
 
-def _dump(value: Mapping[str, object]) -> str:
-    style = None if isinstance(next(iter(value.values())), dict | list) else False
+def _dump(name: str, value: object) -> str:
+    style = None if isinstance(value, dict | list) else False
     dumped: str = yaml.dump(
-        value, Dumper=yaml.CSafeDumper, sort_keys=False, default_flow_style=style, allow_unicode=True, width=120
+        {name: value}, Dumper=yaml.CSafeDumper, sort_keys=False, default_flow_style=style, allow_unicode=True, width=120
     )
     return dumped
 
@@ -217,37 +203,35 @@ def _lines(text: str, where: str) -> Mapping[FieldPath, int]:
     return parse_yaml(text, where=where)[1]
 
 
-def _read_tree(directory: Path) -> _Tree:
-    tree = _Tree()
+def _read_texts(directory: Path) -> tuple[dict[str, str], list[FormatError]]:
+    """Return the text of each readable source by relative path, and the errors of the other files."""
+    texts: dict[str, str] = {}
+    errors: list[FormatError] = []
+    total_bytes = 0
     for parent, names, files in os.walk(directory):
         if _BYTECODE in names:
             names.remove(_BYTECODE)  # left by running the sources; never a source, and never shown to a runner
         for name in sorted([*names, *files]):
             path = Path(parent) / name
-            _read_file(path, path.relative_to(directory).as_posix(), tree)
-    if tree.total_bytes > MAX_TOTAL_BYTES:
-        message = f"{tree.total_bytes} bytes in all; expected at most {MAX_TOTAL_BYTES}"
-        tree.errors.append(FormatError(message, where=shown(directory)))
-    return tree
-
-
-def _read_file(path: Path, name: str, tree: _Tree) -> None:
-    status = path.lstat()
-    refuse: Callable[[str], None] = lambda message: tree.errors.append(FormatError(message, where=shown(path)))  # noqa: E731
-    if stat.S_ISDIR(status.st_mode):
-        return
-    if stat.S_ISLNK(status.st_mode):
-        refuse("a symbolic link; expected plain files in a solution")
-    elif not stat.S_ISREG(status.st_mode):
-        refuse("not a plain file; expected plain files in a solution")
-    elif status.st_size > MAX_SOURCE_BYTES:
-        refuse(f"{status.st_size} bytes; expected at most {MAX_SOURCE_BYTES} a file")
-    else:
-        tree.total_bytes += status.st_size
-        try:
-            tree.texts[name] = path.read_bytes().decode()
-        except UnicodeDecodeError as error:
-            refuse(f"not UTF-8 text at byte {error.start}; expected sources only")
+            try:
+                if not is_plain_file(path, within="solution"):
+                    continue
+                size = path.lstat().st_size
+                if size > MAX_SOURCE_BYTES:
+                    message = f"{size} bytes; expected at most {MAX_SOURCE_BYTES} a file"
+                    errors.append(FormatError(message, where=shown(path)))
+                    continue
+                total_bytes += size
+                texts[path.relative_to(directory).as_posix()] = path.read_bytes().decode()
+            except UnicodeDecodeError as error:
+                message = f"not UTF-8 text at byte {error.start}; expected sources only"
+                errors.append(FormatError(message, where=shown(path)))
+            except FormatError as error:
+                errors.append(error)
+    if total_bytes > MAX_TOTAL_BYTES:
+        message = f"{total_bytes} bytes in all; expected at most {MAX_TOTAL_BYTES}"
+        errors.append(FormatError(message, where=shown(directory)))
+    return texts, errors
 
 
 class UnusableSolutionError(FormatError):
