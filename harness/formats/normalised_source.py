@@ -34,6 +34,7 @@ _CPP_TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
+_Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 _CONTINUED = re.compile(r"\\\r?\n")
 _NOT_COMPARED = {"notes", "tune"}
 """Keys of solution.yaml that change nothing about the candidate that is measured."""
@@ -220,17 +221,9 @@ class _LocalNames(ast.NodeTransformer):
         self.generic_visit(node)
         return node
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
+    def _visit_definition(self, node: _Definition) -> _Definition:
         node.name = self._number(node.name)
         self.generic_visit(node)
         return node
 
-    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AsyncFunctionDef:
-        node.name = self._number(node.name)
-        self.generic_visit(node)
-        return node
-
-    def visit_ClassDef(self, node: ast.ClassDef) -> ast.ClassDef:
-        node.name = self._number(node.name)
-        self.generic_visit(node)
-        return node
+    visit_FunctionDef = visit_AsyncFunctionDef = visit_ClassDef = _visit_definition  # noqa: N815 - as ast names them
