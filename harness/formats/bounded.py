@@ -60,8 +60,7 @@ def read_bytes(path: Path, *, max_bytes: int, where: str | None = None) -> bytes
     with path.open("rb") as file:
         content = file.read(max_bytes + 1)
     if len(content) > max_bytes:
-        size = max(path.stat().st_size, len(content))
-        raise _too_large(f"{size} bytes", max_bytes, where or str(path))
+        raise _too_large(max(path.stat().st_size, len(content)), max_bytes, where or str(path))
     return content
 
 
@@ -104,7 +103,7 @@ def load_json(
     Raises:
         FormatError: the text is too large, nested too deeply, or not JSON; the error names the line.
     """
-    _check_size(text, max_bytes, where)
+    check_size(text, where=where, max_bytes=max_bytes)
     if not isinstance(text, str):
         try:
             text = text.decode()
@@ -158,7 +157,7 @@ def compose_yaml(
     Raises:
         FormatError: as for `load_yaml`.
     """
-    _check_size(text, max_bytes, where)
+    check_size(text, where=where, max_bytes=max_bytes)
     directives = re.findall(rb"(?m)^%", text) if isinstance(text, bytes) else re.findall(r"(?m)^%", text)
     if len(directives) > _MAX_DIRECTIVES:
         raise FormatError(f"more than {_MAX_DIRECTIVES} lines begin with `%`; expected plain values", where=where)
@@ -191,8 +190,8 @@ def value_of(node: yaml.Node, *, where: str) -> Any:  # noqa: ANN401 - whatever 
         raise FormatError(f"not YAML: {error or type(error).__name__}", where=where) from error
 
 
-def check_size(text: str | bytes, *, where: str, max_bytes: int = DOCUMENT_BYTES) -> None:
-    """Check the size of a text in a format that is neither JSON nor YAML.
+def check_size(text: str | bytes | bytearray, *, where: str, max_bytes: int = DOCUMENT_BYTES) -> None:
+    """Check the size of a text.
 
     Args:
         text: the text, or its bytes.
@@ -202,19 +201,15 @@ def check_size(text: str | bytes, *, where: str, max_bytes: int = DOCUMENT_BYTES
     Raises:
         FormatError: the text has more than `max_bytes` bytes.
     """
-    _check_size(text, max_bytes, where)
-
-
-def _check_size(text: str | bytes | bytearray, max_bytes: int, where: str) -> None:
     size = len(text)
     if isinstance(text, str) and size * 4 > max_bytes:
         size = len(text.encode("utf-8", "surrogatepass"))
     if size > max_bytes:
-        raise _too_large(f"{size} bytes", max_bytes, where)
+        raise _too_large(size, max_bytes, where)
 
 
-def _too_large(size: str, max_bytes: int, where: str) -> FormatError:
-    return FormatError(f"{size}; expected at most {max_bytes}", where=where, remedy="make it smaller")
+def _too_large(size: int, max_bytes: int, where: str) -> FormatError:
+    return FormatError(f"{size} bytes; expected at most {max_bytes}", where=where, remedy="make it smaller")
 
 
 def _check_json_depth(text: str, where: str, first_line: int) -> None:
