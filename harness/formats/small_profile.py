@@ -11,7 +11,6 @@ import json
 import math
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from harness.errors import FormatError
@@ -33,15 +32,7 @@ With weights of one byte, a matrix product at this limit has 1 GFLOP.
 _MAX_WORKLOADS = 3
 
 
-@dataclass(frozen=True)
-class SmallFiles:
-    """definition.json and workload.jsonl of a problem with small sizes."""
-
-    definition: bytes
-    workloads: bytes
-
-
-def small_files(definition_text: str, workload_text: str) -> SmallFiles | str:
+def small_files(definition_text: str, workload_text: str) -> tuple[bytes, bytes] | str:
     """Scale a problem's workloads to at most three different sizes, which include the smallest and the largest.
 
     Args:
@@ -49,7 +40,7 @@ def small_files(definition_text: str, workload_text: str) -> SmallFiles | str:
         workload_text: content of workload.jsonl.
 
     Returns:
-        The files, or a sentence with the reason why the problem has no small sizes.
+        definition.json and workload.jsonl, or a sentence with the reason why the problem has no small sizes.
 
     Raises:
         FormatError: a file is not JSON.
@@ -67,7 +58,7 @@ def small_files(definition_text: str, workload_text: str) -> SmallFiles | str:
         return f"its inputs and outputs take more than {MAX_BYTES // 2**20} MiB at the smallest sizes"
     chosen = _representative_rows(sorted(scaled.values(), key=lambda row: _total_bytes(definition, row["axes"])))
     text = "".join(json.dumps(row) + "\n" for row in chosen)
-    return SmallFiles((json.dumps({**data, PROFILE_KEY: PROFILE}, indent=1) + "\n").encode(), text.encode())
+    return (json.dumps({**data, PROFILE_KEY: PROFILE}, indent=1) + "\n").encode(), text.encode()
 
 
 def small_axes(definition: Definition, axes: Mapping[str, int]) -> dict[str, int] | None:

@@ -74,16 +74,6 @@ def shipped_problems(suites: Sequence[str], *, small: bool = False) -> ShippedPr
     return ShippedProblems(files, left_out)
 
 
-def starter_problems() -> dict[str, bytes]:
-    """Return every file of the shipped starter problems, by its path below `problems/starter/`.
-
-    Raises:
-        ConfigurationError: this installation lacks them.
-    """
-    files = shipped_problems([STARTER]).files
-    return {name.removeprefix(f"{STARTER}/"): content for name, content in files.items()}
-
-
 def proof_workflow() -> bytes:
     """Return the workflow proof.yml.
 
@@ -105,7 +95,7 @@ def _scale(files: dict[str, bytes], key: str) -> str | None:
     scaled = small_files(files[definition].decode(), files[workloads].decode())
     if isinstance(scaled, str):
         return scaled
-    files[definition], files[workloads] = scaled.definition, scaled.workloads
+    files[definition], files[workloads] = scaled
     return None
 
 

@@ -12,7 +12,7 @@ from harness.formats.problem_exchange import import_problems, problem_named
 from harness.formats.problems import list_problems, load_problem
 from harness.formats.solution_json import solution_from_json
 from harness.formats.solutions import load_solution
-from harness.workspace.shipped_files import STARTER, starter_problems
+from harness.workspace.shipped_files import STARTER, shipped_problems
 from tests.formats.problem_files import (
     DEFINITION,
     WORKLOAD,
@@ -408,8 +408,8 @@ def test_an_existing_solution_is_kept_without_replace(workspace_dir: Path) -> No
 
 
 def test_the_starter_problems_ship_and_are_right(workspace_dir: Path) -> None:
-    for name, content in starter_problems().items():
-        path = workspace_dir / "problems" / STARTER / name
+    for name, content in shipped_problems([STARTER]).files.items():
+        path = workspace_dir / "problems" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
     keys = list_problems(workspace_dir / "problems")

@@ -9,7 +9,7 @@ import pytest
 
 from harness.formats import small_profile
 from harness.formats.problems import DEFINITION_NAME, WORKLOADS_NAME, list_problems, load_problem
-from harness.formats.small_profile import MAX_BYTES, SmallFiles, small_axes, small_files
+from harness.formats.small_profile import MAX_BYTES, small_axes, small_files
 from harness.model.axes import evaluate_axes
 from harness.model.problem import Definition
 from tests.formats.problem_files import definition, workload
@@ -57,9 +57,9 @@ def test_weights_that_are_too_large_have_no_small_sizes() -> None:
 def test_files_name_the_profile_and_have_at_most_three_different_workloads() -> None:
     rows = [json.dumps(workload(uuid=f"w{rows}", axes={"rows": rows})) for rows in (2, 4, 8, 16, 32, 64, 128, 256)]
     files = small_files(json.dumps(definition()), "\n".join(rows))
-    assert isinstance(files, SmallFiles)
-    assert json.loads(files.definition)["x_profile"] == "small"
-    scaled = [json.loads(line) for line in files.workloads.splitlines()]
+    assert not isinstance(files, str)
+    assert json.loads(files[0])["x_profile"] == "small"
+    scaled = [json.loads(line) for line in files[1].splitlines()]
     assert [row["axes"]["rows"] for row in scaled] == [2, 8, 64]
     assert {row["uuid"] for row in scaled}.isdisjoint({f"w{rows}" for rows in (2, 8, 64)})
     assert files == small_files(json.dumps(definition()), "\n".join(rows)), "the same files each time"
@@ -76,8 +76,8 @@ def test_shipped_problems_are_right_and_small_at_the_small_profile(keys: list[st
             continue
         directory = tmp_path / key
         directory.mkdir(parents=True)
-        (directory / DEFINITION_NAME).write_bytes(files.definition)
-        (directory / WORKLOADS_NAME).write_bytes(files.workloads)
+        (directory / DEFINITION_NAME).write_bytes(files[0])
+        (directory / WORKLOADS_NAME).write_bytes(files[1])
         problem = load_problem(directory)
         assert problem.warnings == (), key
         for row in problem.workloads:
