@@ -14,8 +14,7 @@ from pydantic import ValidationError
 
 from harness.errors import FormatError, LedgerError
 from harness.formats.bounded import LEDGER_BYTES, load_yaml
-from harness.formats.ledger_documents import check_header, field_of, hash_of
-from harness.formats.ledger_versions import check_format
+from harness.formats.ledger_documents import check_format, check_header, field_of, hash_of
 from harness.model.base_models import StrictModel
 from harness.model.entry import LEDGER_FORMAT
 from harness.model.paths import HEADS

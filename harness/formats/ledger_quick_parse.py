@@ -11,8 +11,7 @@ from typing import Any
 
 from harness.errors import FormatError
 from harness.formats.bounded import LEDGER_BYTES, load_json
-from harness.formats.ledger_documents import parse
-from harness.formats.ledger_versions import check_format
+from harness.formats.ledger_documents import check_format, parse
 
 _START = "---\n"
 _MARK = "\0"

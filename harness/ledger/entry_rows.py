@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from harness.errors import LedgerError
+from harness.formats.ledger_documents import in_newest_format
 from harness.formats.ledger_quick_parse import parse_quickly
-from harness.formats.ledger_versions import in_newest_format
 from harness.model.entry import Entry
 from harness.model.interval import geometric_mean
 from harness.model.weaknesses import MeasurementFacts, Weakness, facts_of_document, from_text, to_text, weaknesses

@@ -13,9 +13,8 @@ from functools import cached_property, lru_cache, partial
 from typing import NamedTuple
 
 from harness.errors import LedgerError
-from harness.formats.ledger_documents import Document, document_hash, split
+from harness.formats.ledger_documents import Document, document_hash, in_newest_format, split
 from harness.formats.ledger_quick_parse import parse_quickly
-from harness.formats.ledger_versions import in_newest_format
 from harness.git.repo import Repo
 from harness.ledger.document_compression import Compressed, DocumentCompressor, compress_all
 from harness.ledger.entry_rows import ROW_FIELDS, Row, row_of

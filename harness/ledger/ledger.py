@@ -17,9 +17,8 @@ from typing import Any, Literal, Self
 
 from harness.errors import LedgerError
 from harness.failpoints import failpoint
-from harness.formats.ledger_documents import Document, header, parse, render, render_entry, split
+from harness.formats.ledger_documents import Document, header, parse, render, render_entry, split, written_format
 from harness.formats.ledger_heads import head_of, heads_format, heads_of, read_heads, render_heads
-from harness.formats.ledger_versions import written_format
 from harness.git.branch_commits import BeforeMove, Change, Read
 from harness.git.repo import Repo
 from harness.ledger.spool import Record, Spool, read_all, read_segment, still_to_commit

@@ -22,9 +22,8 @@ from pathlib import Path
 
 from harness.errors import LedgerError
 from harness.failpoints import failpoint
-from harness.formats.ledger_documents import field_of, hash_of, split
+from harness.formats.ledger_documents import check_format, field_of, hash_of, split
 from harness.formats.ledger_heads import end_of
-from harness.formats.ledger_versions import check_format
 from harness.workspace.files import atomic_write, sync_directory
 
 FORMAT = 1

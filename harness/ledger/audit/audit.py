@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from pydantic import ValidationError
 
 from harness.errors import LedgerError
-from harness.formats.ledger_documents import HEADER, Document, check_header, field_of, parse, split
+from harness.formats.ledger_documents import HEADER, Document, check_header, field_of, in_newest_format, parse, split
 from harness.formats.ledger_heads import Head, end_of, heads_format, read_heads
-from harness.formats.ledger_versions import in_newest_format
 from harness.git.environment import EMAIL
 from harness.git.repo import Repo
 from harness.ledger.audit import history
