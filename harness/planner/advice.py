@@ -79,9 +79,7 @@ def read_proposal(arguments: object) -> Proposal:
         return Proposal.model_validate(arguments)
     except ValidationError as error:
         first = error.errors()[0]
-        raise FormatError(
-            f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}", where="proposal"
-        ) from error
+        raise _wrong(f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}") from error
 
 
 def accepted(proposal: Proposal, inputs: PolicyInputs, by: str) -> Advice:

@@ -30,12 +30,11 @@ class Rank(NamedTuple):
     """Expected gain of one more evaluation."""
 
 
+WhyGo = Callable[[ProblemFacts, Rank], str]
+
+
 def place_workers(
-    inputs: PolicyInputs,
-    ranks: Mapping[str, Rank],
-    why_go: Callable[[ProblemFacts, Rank], str],
-    *,
-    leave_finished: bool = True,
+    inputs: PolicyInputs, ranks: Mapping[str, Rank], why_go: WhyGo, *, leave_finished: bool = True
 ) -> Decision:
     """Assign workers to problems.
 
@@ -50,16 +49,14 @@ def place_workers(
             minutes, the problem becomes available again, and the worker would stay there idle.
     """
     fixed = tuple(row for row in inputs.assignments if row.state != "active")
-    paused = {row.problem for row in fixed if row.state == "paused"}
-    pinned = {row.worker: row.problem for row in fixed if row.state == "pinned"}
-    table = _Table(inputs, ranks, why_go, paused=paused, pinned=pinned, leave_finished=leave_finished)
+    table = _Table(inputs, ranks, why_go, leave_finished=leave_finished)
     reasons = {
-        worker: f"pinned to {problem} by a person" + (", which is paused: no work" if problem in paused else "")
-        for worker, problem in pinned.items()
+        worker: f"pinned to {problem} by a person" + (", which is paused: no work" if problem in table.paused else "")
+        for worker, problem in table.pinned.items()
     }
     rows: list[Assignment] = []
     for worker in sorted(inputs.workers, key=lambda facts: facts.worker):
-        if worker.worker in pinned:
+        if worker.worker in table.pinned:
             continue
         row, reasons[worker.worker] = table.place(worker)
         rows += [row] if row else []
@@ -73,19 +70,12 @@ class _Table:
     200 workers and 235 problems examines few problems for each worker.
     """
 
-    def __init__(
-        self,
-        inputs: PolicyInputs,
-        ranks: Mapping[str, Rank],
-        why_go: Callable[[ProblemFacts, Rank], str],
-        *,
-        paused: set[str],
-        pinned: Mapping[str, str],
-        leave_finished: bool,
-    ) -> None:
+    def __init__(self, inputs: PolicyInputs, ranks: Mapping[str, Rank], why_go: WhyGo, *, leave_finished: bool) -> None:
+        self.paused = {row.problem for row in inputs.assignments if row.state == "paused"}
+        self.pinned = {row.worker: row.problem for row in inputs.assignments if row.state == "pinned"}
         self._policy, self._ranks, self._why_open = inputs.policy, ranks, why_go
         self._facts = {facts.problem: facts for facts in inputs.problems}
-        open_problems = [facts.problem for facts in inputs.problems if facts.problem not in paused]
+        open_problems = [facts.problem for facts in inputs.problems if facts.problem not in self.paused]
         self._order = sorted(open_problems, key=self._static_rank)
         self._numbers = {problem: number for number, problem in enumerate(self._order)}
         self._returnable = {
@@ -96,7 +86,7 @@ class _Table:
             worker.worker: rows[worker.worker]
             for worker in inputs.workers
             if worker.worker in rows
-            and worker.worker not in pinned
+            and worker.worker not in self.pinned
             and self._is_available(worker, rows[worker.worker].problem)
         }
         self._finished_here = {
@@ -104,7 +94,7 @@ class _Table:
             for worker in inputs.workers
             if leave_finished and worker.worker in self._rows and self._rows[worker.worker].problem in worker.finished
         }
-        self._crowd = Counter([*pinned.values(), *(row.problem for row in self._rows.values())])
+        self._crowd = Counter([*self.pinned.values(), *(row.problem for row in self._rows.values())])
         self._free = [number for number, problem in enumerate(self._order) if not self._crowd[problem]]
 
     def place(self, worker: WorkerFacts) -> tuple[Assignment | None, str]:

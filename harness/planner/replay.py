@@ -62,16 +62,9 @@ def replay(workspace: Workspace, repo: Repo, config: Config) -> list[Replayed]:
             recorded = Decision.model_validate(record["decision"])
         except (KeyError, ValidationError) as error:
             raise LedgerError(f"record {record.get('seq')} is not a decision: {error}", where=DECISIONS) from error
-        replays.append(
-            Replayed(
-                int(record["seq"]),
-                str(record["at"]),
-                str(record["policy"]),
-                recorded,
-                POLICIES.get(str(record["policy"]), decide)(inputs),
-                inputs,
-            )
-        )
+        policy = str(record["policy"])
+        replayed = POLICIES.get(policy, decide)(inputs)
+        replays.append(Replayed(int(record["seq"]), str(record["at"]), policy, recorded, replayed, inputs))
     return replays
 
 
@@ -106,7 +99,7 @@ def compare(replays: Sequence[Replayed], policies: Mapping[str, Callable[[Policy
                 policy=name,
                 decisions=len(decided),
                 same=sum(_rows(decision) == _rows(replayed.recorded) for replayed, decision in decided),
-                moves=sum(len(_rows(decision) - _present(replayed.inputs)) for replayed, decision in decided),
+                moves=sum(len(_rows(decision) - _rows(replayed.inputs)) for replayed, decision in decided),
                 idle=sum(len(replayed.inputs.workers) - len(_rows(decision)) for replayed, decision in decided),
                 value=round(sum(_value(replayed.inputs, decision) for replayed, decision in decided), 4),
             )
@@ -114,12 +107,8 @@ def compare(replays: Sequence[Replayed], policies: Mapping[str, Callable[[Policy
     return rows
 
 
-def _rows(decision: Decision) -> set[tuple[str, str]]:
-    return {(row.worker, row.problem) for row in decision.assignments if row.state != "paused"}
-
-
-def _present(inputs: PolicyInputs) -> set[tuple[str, str]]:
-    return {(row.worker, row.problem) for row in inputs.assignments if row.state != "paused"}
+def _rows(table: Decision | PolicyInputs) -> set[tuple[str, str]]:
+    return {(row.worker, row.problem) for row in table.assignments if row.state != "paused"}
 
 
 def _value(inputs: PolicyInputs, decision: Decision) -> float:
