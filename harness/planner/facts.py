@@ -1,55 +1,25 @@
-"""The inputs of the policy, from the ledger's standings and the workers' status records."""
+"""The facts of problems from which a policy decides, from the ledger's standings."""
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from operator import itemgetter
 
 from harness.ledger.standings import Standing
-from harness.model.assignment import Assignment
 from harness.model.config import PolicyConfig
-from harness.model.process_status import WorkerStatus
-from harness.planner.decision import PolicyInputs, ProblemFacts, WorkerFacts
+from harness.planner.decision import ProblemFacts
 
 
-def inputs_of(
-    standings: Sequence[Standing],
-    workers: Iterable[WorkerFacts],
-    assignments: Sequence[Assignment],
-    policy: PolicyConfig,
-    recent: Sequence[str],
-) -> PolicyInputs:
-    """Return everything that a decision depends on.
+def problem_facts(standing: Standing, recent: Sequence[str], policy: PolicyConfig) -> ProblemFacts:
+    """Return the facts of a problem.
 
     Args:
-        standings: of every problem of the run.
-        workers: facts of every worker.
-        assignments: the present table.
-        policy: configuration of the policy.
+        standing: the problem's.
         recent: times at which the run's last evaluations on all problems were entered, ascending.
+        policy: configuration of the policy.
     """
-    return PolicyInputs(
-        problems=tuple(_problem(standing, recent, policy) for standing in standings),
-        workers=tuple(workers),
-        assignments=tuple(assignments),
-        policy=policy,
-    )
-
-
-def worker_facts(name: str, status: WorkerStatus | None, stint: int) -> WorkerFacts:
-    """Return the facts of a worker.
-
-    Args:
-        name: of the worker.
-        status: its status record; None: it has finished no problem.
-        stint: its evaluations on its present problem since it came there.
-    """
-    return WorkerFacts(worker=name, stint=stint, finished=status.finished if status is not None else {})
-
-
-def _problem(standing: Standing, recent: Sequence[str], policy: PolicyConfig) -> ProblemFacts:
     best = standing.champion or standing.best
     gains = [(gain.evaluation, gain.speedup) for gain in standing.gains]
     return ProblemFacts(

@@ -32,8 +32,8 @@ from harness.model.config import Config
 from harness.model.paths import ACCOUNTS, DECISIONS, LESSONS, PROBLEMS, is_lessons_file, lessons_file
 from harness.model.process_status import PlannerStatus
 from harness.planner.advice import Adviser
-from harness.planner.decision import Decision, PolicyInputs
-from harness.planner.facts import inputs_of, worker_facts
+from harness.planner.decision import Decision, PolicyInputs, WorkerFacts
+from harness.planner.facts import problem_facts
 from harness.planner.policy import NAME, decide
 from harness.workspace.directories import COORDINATION_NAME, Workspace
 from harness.workspace.file_watch import FileWatch
@@ -243,8 +243,11 @@ class _Planner:
             if problem is not None and (came is None or came[0] != problem):
                 came = self._since[name] = (problem, done)
             stint = done - came[1] if problem is not None and came else 0
-            facts.append(worker_facts(name, read_worker_status(self._workspace, name), stint))
-        return inputs_of(table, facts, present, self._config.policy, self._recent())
+            status = read_worker_status(self._workspace, name)
+            facts.append(WorkerFacts(worker=name, stint=stint, finished=status.finished if status else {}))
+        recent, policy = self._recent(), self._config.policy
+        problems = tuple(problem_facts(standing, recent, policy) for standing in table)
+        return PolicyInputs(problems=problems, workers=tuple(facts), assignments=present, policy=policy)
 
     def _recent(self) -> list[str]:
         """Return the times at which the run's last evaluations were entered, ascending.

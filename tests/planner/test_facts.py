@@ -1,4 +1,4 @@
-"""The policy's inputs from standings and worker status."""
+"""The facts of problems from standings."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ import math
 from collections.abc import Sequence
 
 from harness.ledger.standings import Gain, Standing
-from harness.model.assignment import Assignment
 from harness.model.config import PolicyConfig
-from harness.model.process_status import WorkerStatus
-from harness.planner.decision import PolicyInputs, ProblemFacts, WorkerFacts
-from harness.planner.facts import inputs_of, worker_facts
+from harness.planner.decision import ProblemFacts
+from harness.planner.facts import problem_facts
 
 POLICY = PolicyConfig(stale_after=10)
 
@@ -28,8 +26,7 @@ def standing(problem: str, evaluations: int, last_at: str | None, *gains: tuple[
 
 
 def facts(*standings: Standing, recent: Sequence[str] = ()) -> dict[str, ProblemFacts]:
-    inputs: PolicyInputs = inputs_of(standings, [], [], POLICY, recent)
-    return {problem.problem: problem for problem in inputs.problems}
+    return {standing.problem: problem_facts(standing, recent, POLICY) for standing in standings}
 
 
 def test_numbers_are_copied_and_failures_counted() -> None:
@@ -72,14 +69,3 @@ def test_evaluations_on_other_problems_are_counted() -> None:
         "t/new": 0,
         "t/old": 7,
     }
-
-
-def test_the_finished_problems_of_a_worker_come_from_its_status() -> None:
-    status = WorkerStatus(worker="w01", agent="tuner", state="idle", finished={"t/one": "exhausted"})
-    assert worker_facts("w01", status, 3) == WorkerFacts(worker="w01", stint=3, finished={"t/one": "exhausted"})
-    assert worker_facts("w01", None, 0).finished == {}
-
-
-def test_the_present_table_is_an_input() -> None:
-    row = Assignment(worker="w01", problem="t/one", state="pinned")
-    assert inputs_of([], [], [row], POLICY, []).assignments == (row,)

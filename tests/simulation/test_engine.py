@@ -11,7 +11,7 @@ import pytest
 from harness.ledger.standings import Gain, Standing
 from harness.model.config import PolicyConfig
 from harness.planner.decision import Decision, PolicyInputs
-from harness.planner.facts import inputs_of
+from harness.planner.facts import problem_facts
 from harness.planner.policies import POLICIES, ROUND_ROBIN
 from harness.planner.policy import decide
 from harness.simulation.compare import RunKey, outcomes, run_all
@@ -131,7 +131,7 @@ def test_a_simulated_standing_has_the_facts_of_the_ledgers() -> None:
         last_at="t09",
     )
     recent = [f"t{number:02}" for number in range(10, 15)]
-    (expected,) = inputs_of([standing], [], (), config, recent).problems
+    expected = problem_facts(standing, recent, config)
     facts = simulated.facts(14, config)
     assert facts.speedup == pytest.approx(math.exp(0.1))
     assert facts.model_copy(update={"speedup": None, "score": None}) == expected
