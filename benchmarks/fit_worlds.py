@@ -12,9 +12,8 @@ from dataclasses import replace
 import numpy as np
 from scipy.optimize import minimize
 
-from harness.simulation.problems import spread_evenly
 from harness.simulation.published import PUBLISHED, SAMPLING_ERROR, ResultFigures, figures
-from harness.simulation.worlds import WORLDS, Fitted, World
+from harness.simulation.worlds import WORLDS, Fitted, World, spread_evenly
 
 ATTEMPTS_EACH = 520
 """Attempts at one problem in three weeks: 100 workers x 504 h / 24.7 min per attempt with settling / 235 problems."""

@@ -33,8 +33,7 @@ from harness.planner.decision import Decision, PolicyInputs
 from harness.planner.policies import POLICIES, ROUND_ROBIN
 from harness.planner.policy import NAME
 from harness.simulation.engine import HELD_OUT_SEEDS, SimulationSettings, simulate
-from harness.simulation.problems import SimulatedProblem
-from harness.simulation.worlds import WORLDS, World
+from harness.simulation.worlds import WORLDS, SimulatedProblem, World
 
 HALF = SimulationSettings(hours=SimulationSettings().hours / 2)
 _HORIZONS = (1, 3, 10, 30, 100, 300)

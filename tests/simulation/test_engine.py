@@ -15,8 +15,14 @@ from harness.planner.facts import problem_facts
 from harness.planner.policies import POLICIES, ROUND_ROBIN
 from harness.planner.policy import decide
 from harness.simulation.compare import RunKey, outcomes, run_all
-from harness.simulation.engine import DEVELOPMENT_SEEDS, RunSample, SimulationSettings, log_speedup_at, simulate
-from harness.simulation.ledger_model import SimulatedStanding
+from harness.simulation.engine import (
+    DEVELOPMENT_SEEDS,
+    RunSample,
+    SimulatedStanding,
+    SimulationSettings,
+    log_speedup_at,
+    simulate,
+)
 from harness.simulation.worlds import WORLDS
 
 SMALL = SimulationSettings(problems=12, gpus=2, workers=5, hours=72.0)

@@ -10,9 +10,8 @@ from statistics import mean, median
 import pytest
 
 from harness.simulation.engine import DEVELOPMENT_SEEDS, HELD_OUT_SEEDS
-from harness.simulation.problems import SimulatedProblem, spread_evenly
 from harness.simulation.published import PROBLEMS, PUBLISHED, SAMPLING_ERROR, ResultFigures, figures
-from harness.simulation.worlds import WORLDS
+from harness.simulation.worlds import WORLDS, SimulatedProblem, spread_evenly
 
 EVEN_ATTEMPTS = 520
 NAMES = tuple(field.name for field in fields(ResultFigures))
