@@ -19,10 +19,10 @@ from harness.model.assignment import Assignment
 from harness.model.config import Config
 from harness.model.paths import DECISIONS
 from harness.model.process_status import FinishReason, PlannerStatus, WorkerStatus
-from harness.planner import coverage_then_gain
 from harness.planner import planner as planner_module
 from harness.planner.decision import Decision, PolicyInputs, ProblemFacts, WorkerFacts
 from harness.planner.planner import run_planner
+from harness.planner.policies import COVERAGE_THEN_GAIN, coverage_then_gain
 from harness.planner.policy import decide
 from harness.planner.replay import replay
 from harness.workspace.notes import Note, leave_note, waiting_notes
@@ -263,10 +263,10 @@ def test_a_decision_of_an_earlier_policy_is_replayed_by_that_policy(site: Site) 
         workers=(WorkerFacts(worker="w01", stint=8),),
         assignments=(Assignment(worker="w01", problem="t/one"),),
     )
-    decision = coverage_then_gain.decide(earlier_inputs)
+    decision = coverage_then_gain(earlier_inputs)
     assert decision != decide(earlier_inputs)
     inputs = earlier_inputs.model_dump(mode="json", exclude={"problems": {"__all__": {"gains", "half_gain"}}})
-    record = {"run": "main", "target": "cpu", "policy": coverage_then_gain.NAME, "inputs": inputs}
+    record = {"run": "main", "target": "cpu", "policy": COVERAGE_THEN_GAIN, "inputs": inputs}
     with Repo(site.workspace) as repo, Ledger(site.workspace, repo, branch="main", writer="planner") as ledger:
         ledger.append_record(DECISIONS, {**record, "decision": decision.model_dump(mode="json")})
         ledger.flush(force=True)

@@ -12,19 +12,15 @@ from hypothesis import strategies as st
 
 from harness.model.assignment import Assignment
 from harness.model.config import PolicyConfig
-from harness.planner import coverage_then_gain
-from harness.planner.coverage_then_gain import value
 from harness.planner.decision import Decision, PolicyInputs, ProblemFacts, WorkerFacts
-from harness.planner.policies import round_robin
+from harness.planner.policies import coverage_then_gain, round_robin, value
 from harness.planner.policy import decide, expected_gains, headroom
 
 POLICY = PolicyConfig(slice_evaluations=4, stale_after=20, return_after=60)
 NAMES = [f"suite/p{number}" for number in range(6)]
 WORKERS = [f"w{number:02}" for number in range(1, 5)]
 Decide = Callable[[PolicyInputs], Decision]
-each_policy = pytest.mark.parametrize(
-    "decide_by", [decide, coverage_then_gain.decide], ids=["shipped", "coverage-then-gain"]
-)
+each_policy = pytest.mark.parametrize("decide_by", [decide, coverage_then_gain], ids=["shipped", "coverage-then-gain"])
 """Runs a test with each policy that uses `harness.planner.placement`."""
 
 
