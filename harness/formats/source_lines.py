@@ -64,14 +64,9 @@ def parse_json(text: str, *, where: str, first_line: int = 1) -> Any:  # noqa: A
     return value
 
 
-def json_lines(text: str, first_line: int = 1) -> dict[FieldPath, int]:
-    """Return the line of every field of a JSON text; for a member of an object the line of its key.
-
-    Args:
-        text: a text that `parse_json` accepts.
-        first_line: number of the text's first line.
-    """
-    walk = _JsonWalk(text, first_line)
+def json_lines(text: str) -> dict[FieldPath, int]:
+    """Return the line of every field of a JSON text that `parse_json` accepts; for a member the line of its key."""
+    walk = _JsonWalk(text, 1)
     walk.run()
     return walk.lines
 

@@ -59,7 +59,7 @@ class Setting:
     key: str
     value: object
     source: str
-    """`default`, `harness.yaml:LINE`, or the command line."""
+    """`default` or `harness.yaml:LINE`."""
 
 
 def load_config(workspace: Workspace, overrides: Mapping[str, object] | None = None) -> Config:
@@ -91,26 +91,18 @@ def data_root_of(workspace: Workspace, config: Config | None = None) -> Path | N
     return workspace.root / root if root else None
 
 
-def explain_config(workspace: Workspace, overrides: Mapping[str, object] | None = None) -> list[Setting]:
+def explain_config(workspace: Workspace) -> list[Setting]:
     """Return every key with its value and source, in the order of `harness.model.config`.
-
-    Args:
-        workspace: the workspace whose harness.yaml is read.
-        overrides: dotted key -> value from the command line; None values are ignored.
 
     Raises:
         FormatError: harness.yaml has an unknown key or an invalid value; the message has its line.
-        ConfigurationError: a value of the command line is invalid, or the file cannot be read.
+        ConfigurationError: the file cannot be read.
     """
     document, lines = _read(workspace)
-    set_overrides = {key: value for key, value in (overrides or {}).items() if value is not None}
-    config = _resolve(document, set_overrides)
-    settings = []
-    for path, value in _leaves(config):
-        key = ".".join(path)
-        in_file = f"{CONFIG_NAME}:{lines[path]}" if path in lines else "default"
-        settings.append(Setting(key, value, COMMAND_LINE if key in set_overrides else in_file))
-    return settings
+    return [
+        Setting(".".join(path), value, f"{CONFIG_NAME}:{lines[path]}" if path in lines else "default")
+        for path, value in _leaves(_resolve(document, {}))
+    ]
 
 
 def _read(workspace: Workspace) -> tuple[dict[str, Any], dict[tuple[str | int, ...], int]]:

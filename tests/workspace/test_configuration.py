@@ -45,10 +45,10 @@ def test_the_command_line_wins_over_the_file_and_the_file_over_defaults(workspac
 
 def test_every_value_names_its_source(workspace: Workspace) -> None:
     workspace.config_file.write_text("run: night\njudge:\n  max_judge_s: 9\n")
-    sources = {setting.key: (setting.value, setting.source) for setting in explain_config(workspace, {"workers": 8})}
+    sources = {setting.key: (setting.value, setting.source) for setting in explain_config(workspace)}
     assert sources["run"] == ("night", "harness.yaml:1")
     assert sources["judge.max_judge_s"] == (9.0, "harness.yaml:3")
-    assert sources["workers"] == (8, "the command line")
+    assert sources["workers"] == (2, "default")
     assert sources["judge.sandbox"] == ("bubblewrap", "default")
 
 
