@@ -9,15 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from harness.model.base_models import StrictModel
 from harness.model.counters import KernelResources
-from harness.model.judging import (
-    Baselines,
-    Cost,
-    DeviceRecord,
-    EnvironmentRecord,
-    Recording,
-    Summary,
-    WorkloadResult,
-)
+from harness.model.judging import Baselines, Cost, DeviceRecord, EnvironmentRecord, Recording, Summary, WorkloadResult
 from harness.model.verdict import EntryKind, Trust, Verdict
 
 LEDGER_FORMAT = 2

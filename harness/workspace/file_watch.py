@@ -141,10 +141,7 @@ class FileWatch:
     """
 
     def __init__(
-        self,
-        *directories: Path,
-        nudge: threading.Event | None = None,
-        matters: Callable[[Path], bool] = lambda _: True,
+        self, *directories: Path, nudge: threading.Event | None = None, matters: Callable[[Path], bool] = lambda _: True
     ) -> None:
         self._directories = directories
         self._debouncer = Debouncer(nudge)
