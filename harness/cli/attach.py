@@ -17,8 +17,7 @@ from harness.model.process_status import DaemonStatus, StartStatus
 from harness.workspace.directories import Workspace
 from harness.workspace.files import file_lock
 from harness.workspace.log_files import GrowingFile, rotate
-from harness.workspace.run_result import read_run_result
-from harness.workspace.status import is_alive, read_start_status, running_processes
+from harness.workspace.status import is_alive, read_run_result, read_start_status, running_processes
 
 _POLL_S = 0.1
 _START_TIMEOUT_S = 900.0

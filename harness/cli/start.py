@@ -31,7 +31,7 @@ from harness.model.printable import first_names, printable
 from harness.run_end import Limits, Outcome, Snapshot
 from harness.workspace.configuration import load_config
 from harness.workspace.directories import Workspace
-from harness.workspace.run_result import recorded_result
+from harness.workspace.status import recorded_result
 
 _PAID = {"claude", "command"}
 _FIX = "harness start --max-usd 5, or agent: {overall: {usd: 100}} in harness.yaml"

@@ -7,8 +7,7 @@ import signal
 
 import pytest
 
-from harness.workspace.run_result import read_run_result
-from harness.workspace.status import running_processes
+from harness.workspace.status import read_run_result, running_processes
 from tests.site import Site, git
 from tests.waiting import wait_until
 

@@ -24,8 +24,13 @@ from harness.report.page import Json
 from harness.report.problem_summary import RunSpan, interval, short
 from harness.workspace.configuration import load_config
 from harness.workspace.directories import Workspace
-from harness.workspace.run_result import read_run_result
-from harness.workspace.status import is_alive, read_daemon_status, read_start_status, recorded_processes
+from harness.workspace.status import (
+    is_alive,
+    read_daemon_status,
+    read_run_result,
+    read_start_status,
+    recorded_processes,
+)
 
 PROBLEM = "problem:"
 """Prefix of the names of the parts that are problems."""

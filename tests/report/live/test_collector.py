@@ -23,8 +23,7 @@ from harness.report.live import problem_parts
 from harness.report.live.collector import Collector
 from harness.report.problem_summary import problem_summary
 from harness.workspace.directories import Workspace
-from harness.workspace.run_result import recorded_result
-from harness.workspace.status import clear_statuses, write_status
+from harness.workspace.status import clear_statuses, recorded_result, write_status
 from tests.ledger.ledgers import PROBLEM, draft, git, make_workspace
 from tests.site import Site, site_in
 
