@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 from harness.git.repo import Repo
@@ -47,10 +48,10 @@ def test_daemon_and_workers_agree_what_a_candidate_is(tmp_path: Path) -> None:
         assert committed_candidates(repo, "agents/main/w01", *tips, "cpu") == []
         assert committed_candidates(repo, BRANCH, *tips, "h200") == []
         tried = ProblemCandidates(workspace, repo, Config(), "cpu")
-        tried.begin(PROBLEM, root / problem_path(PROBLEM))
-        assert {candidate.tree: candidate.commit for candidate in tried.candidates()} == {
-            candidate.tree: candidate.commit for candidate in committed
-        }
+        with closing(tried.index):
+            tried.begin(PROBLEM, root / problem_path(PROBLEM))
+            commits_of_trees = {candidate.tree: candidate.commit for candidate in tried.candidates()}
+        assert commits_of_trees == {candidate.tree: candidate.commit for candidate in committed}
 
 
 def test_a_worker_s_list_grows_by_the_same_rule(tmp_path: Path) -> None:
@@ -60,9 +61,10 @@ def test_a_worker_s_list_grows_by_the_same_rule(tmp_path: Path) -> None:
     git(root, "checkout", "-q", "-b", BRANCH)
     with Repo(workspace) as repo:
         tried = ProblemCandidates(workspace, repo, Config(), "cpu")
-        tried.begin(PROBLEM, root / problem_path(PROBLEM))
-        first = commit(root, "First", kernel="1")
-        assert [candidate.commit for candidate in tried.candidates()] == [first]
-        commit(root, "A note", note="1")
-        second = commit(root, "Second", kernel="2")
-        assert [candidate.commit for candidate in tried.candidates()] == [first, second]
+        with closing(tried.index):
+            tried.begin(PROBLEM, root / problem_path(PROBLEM))
+            first = commit(root, "First", kernel="1")
+            assert [candidate.commit for candidate in tried.candidates()] == [first]
+            commit(root, "A note", note="1")
+            second = commit(root, "Second", kernel="2")
+            assert [candidate.commit for candidate in tried.candidates()] == [first, second]
