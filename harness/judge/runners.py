@@ -31,11 +31,12 @@ from harness.model.verdict import Verdict
 from harness.runner import wire
 
 _HELLO_S = 120.0
-_EXIT_S, _JUST_ENDED_S = 5.0, 0.5
+_EXIT_S, _JUST_ENDED_S = 5.0, 2.0
 """Seconds to wait for the exit code of a process that closed its channel, and of one that ended while stopped."""
 _STDERR_BYTES = 16384
 """Bytes at the end of a runner's stderr that are read."""
 _REASON_CHARACTERS = 300
+_KILLED_FOR_OTHERS = "the kernel killed a candidate's process, which was within its memory limit"
 _START = (
     "import sys; sys.path.insert(0, sys.argv[1]); from runner.main import main; sys.path.pop(0); main(int(sys.argv[2]))"
 )
@@ -261,11 +262,15 @@ class Runner:
 
         Raises:
             RunnerFailed: a thread has run. It could have read inputs before the clock started, or written outputs after
-                the clock stopped.
+                the clock stopped. Or a process was killed.
+            MemoryError: as `failure`.
         """
         try:
             self.processes.check_still_stopped()
         except EndedWhileStopped as error:
+            if self._process.was_killed_for_others(while_stopped=True):
+                raise MemoryError(_KILLED_FOR_OTHERS) from None
+            self.processes.resume()  # the sandbox's pid 1 reports how the runner ended
             cause = f" ({end.reason})" if (end := self._end()) else ""
             raise RunnerFailed(Verdict.RUNTIME_ERROR, f"{error.reason}{cause}") from None
         except FreezeError as error:
@@ -305,7 +310,7 @@ class Runner:
         if code is None:
             return RunnerFailed(Verdict.REWARD_HACK, "closed its channel to the judge and continued to run")
         if code == -signal.SIGKILL and self._process.was_killed_for_others():
-            raise MemoryError("the kernel killed a candidate's process, which was within its memory limit")
+            raise MemoryError(_KILLED_FOR_OTHERS)
         if code < 0:
             name = signal.Signals(-code).name if -code in list(signal.Signals) else f"signal {-code}"
             hint = f" ({self._fault()})" if -code in (signal.SIGSEGV, signal.SIGBUS) else ""

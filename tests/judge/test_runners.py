@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+import signal
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -12,11 +14,13 @@ import pytest
 
 from harness.errors import ConfigurationError
 from harness.judge.devices.cpu import CpuDevice
+from harness.judge.isolation import sandbox
 from harness.judge.isolation.resource_limits import SandboxLimits
 from harness.judge.runners import Runner, RunnerFailed, RunnerPlan, Standby
 from harness.judge.sides import Staged, load
 from harness.model.verdict import Verdict
 from harness.runner import wire
+from harness.workspace.processes import oom_kills
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.xdist_group("judge")
@@ -63,17 +67,49 @@ def test_a_started_runner_is_warm_once_its_start_was_waited_for(plan: RunnerPlan
     assert not standby.has_warm_runner()
 
 
-def test_a_runner_that_is_killed_while_it_is_stopped_is_not_accused(plan: RunnerPlan) -> None:
+@pytest.mark.parametrize("kills_sandbox", [True, False])
+def test_a_runner_that_is_killed_while_it_is_stopped_is_not_accused(plan: RunnerPlan, kills_sandbox: bool) -> None:
     runner = Runner(plan)
-    process = runner.processes.runner
     runner.stop()
     runner.check_still_stopped()
-    runner.begin_kill()  # as the kernel kills a process when the machine is out of memory
-    wait_until(lambda: not Path(f"/proc/{process}").exists(), event="the end of the runner")
-    with pytest.raises(RunnerFailed, match=r"ended while it was stopped.*\(killed by SIGKILL\)") as failed:
-        runner.check_still_stopped()
-    assert failed.value.verdict is Verdict.RUNTIME_ERROR
+    if kills_sandbox:
+        runner.begin_kill()
+    else:
+        os.kill(runner.processes.runner, signal.SIGKILL)  # as the kernel kills a process when memory is out
+    failure = wait_until(lambda: _failure(runner), event="the end of the runner")
+    assert failure.verdict is Verdict.RUNTIME_ERROR
+    assert "ended while it was stopped" in str(failure)
+    assert "(killed by SIGKILL)" in str(failure)
     runner.kill()
+
+
+def _failure(runner: Runner) -> RunnerFailed | None:
+    try:
+        runner.check_still_stopped()
+    except RunnerFailed as failure:
+        return failure
+    return None
+
+
+@pytest.mark.parametrize("reached_limit", [True, False, None])
+def test_a_stopped_runner_that_is_killed_for_other_processes_is_no_verdict(
+    plan: RunnerPlan, monkeypatch: pytest.MonkeyPatch, reached_limit: bool | None
+) -> None:
+    runner = Runner(plan)
+    runner.stop()
+    os.kill(runner.processes.runner, signal.SIGKILL)
+    wait_until(lambda: _state(runner.processes.runner) == "Z", event="the end of the runner")
+    kills_before = oom_kills()
+    monkeypatch.setattr(sandbox, "oom_kills", lambda: kills_before + 1)
+    monkeypatch.setattr(sandbox, "reached_memory_limit", lambda _: reached_limit)
+    with pytest.raises(RunnerFailed if reached_limit else MemoryError, match=r"ended while|within its memory limit"):
+        runner.check_still_stopped()
+    runner.kill()
+
+
+def _state(process: int) -> str:
+    """Return the state of a process, as in /proc/PID/stat."""
+    return Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2][0]
 
 
 def test_settle_does_not_wait_for_imports_on_other_processors(plan: RunnerPlan) -> None:

@@ -32,6 +32,10 @@ from harness.judge.native import Process
 MAX_PROCESSES = 64
 """More processes count as a fork bomb."""
 _FREEZE_S = 1.0
+_EXITING = 0x4
+"""PF_EXITING of linux/sched.h, a bit of the ninth field of /proc/PID/stat: the process is ending."""
+_BEGIN_TO_END_S = 0.1
+"""A process that SIGKILL has woken begins to end within microseconds of processor time."""
 
 
 class FreezeError(Exception):
@@ -40,6 +44,9 @@ class FreezeError(Exception):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
+
+
+_KILLED = "a process ended while it was stopped: it was killed, perhaps for lack of memory"
 
 
 class EndedWhileStopped(FreezeError):  # noqa: N818 - an outcome
@@ -98,6 +105,14 @@ class _SandboxProcess:
             return self._inspect_threads()
         except (ProcessLookupError, FileNotFoundError):
             return False, None  # a thread has just ended, so a thread ran
+
+    def is_ending(self) -> bool:
+        """Return true if the process has ended or is ending."""
+        try:
+            fields = _stat_fields(os.pread(self.stat, 1024, 0))
+        except ProcessLookupError:
+            return True
+        return fields[0] in b"ZX" or bool(int(fields[6]) & _EXITING)
 
     def _inspect_threads(self) -> tuple[bool, object]:
         """Read every thread through open descriptors: to open and close 40 files takes longer than the stop."""
@@ -297,13 +312,23 @@ class SandboxProcesses:
         current = self._up_to_date()
         inspections = [process.inspect() for process in self._processes.values()]
         if (True, None) in inspections or not before <= set(self._processes):
-            raise EndedWhileStopped("a process ended while it was stopped: it was killed, perhaps for lack of memory")
+            raise EndedWhileStopped(_KILLED)
         cpu_ns, slices = (new - old for new, old in zip(_counters(inspections), self._proof, strict=True))
         if not current:
             raise FreezeError("started a process while it was stopped")
         # Processor time alone is no evidence: after a stop, the scheduler adds the time that a thread used before it.
         if slices or not all(stopped for stopped, _ in inspections):
+            if self._is_ending():  # a process that is killed is given processors in order to end
+                raise EndedWhileStopped(_KILLED)
             raise FreezeError(f"ran for {cpu_ns / 1e3:.0f} us while it was stopped ({slices} time slices)")
+
+    def _is_ending(self) -> bool:
+        """Return true if the runner or pid 1 is ending, or begins to end within `_BEGIN_TO_END_S`."""
+        end = time.monotonic() + _BEGIN_TO_END_S
+        while time.monotonic() < end:
+            if any(self._processes[pid].is_ending() for pid in {self.first, self.runner}):
+                return True
+        return False
 
     @property
     def proved_slices(self) -> int | None:

@@ -200,12 +200,17 @@ class Sandboxed:
     _is_killed: bool = False
     _has_ended: bool = False
 
-    def was_killed_for_others(self) -> bool:
+    def was_killed_for_others(self, *, while_stopped: bool = False) -> bool:
         """Return true if the kernel may have killed a process of the sandbox because this machine was out of memory.
 
-        It is false if the sandbox reached its own limit, or if it has no control group. Call it before `kill`.
+        It is false if the sandbox reached its own limit. Call it before `kill`.
+
+        Args:
+            while_stopped: the process was stopped when it was killed, so another one requested the memory. Otherwise
+                the result is false for a sandbox without a control group, whose memory has no limit.
         """
-        return reached_memory_limit(self.groups) is False and oom_kills() > self.oom_kills_before
+        reached = reached_memory_limit(self.groups)
+        return (reached is False or (reached is None and while_stopped)) and oom_kills() > self.oom_kills_before
 
     def begin_kill(self) -> None:
         """Kill every process of the sandbox (without bubblewrap, of its session) without waiting for their end."""
