@@ -14,7 +14,7 @@ from harness.agents.model_access.meter import Meter
 from harness.agents.others_work import differences
 from harness.agents.session import Answer, Tool, Tools
 from harness.errors import HarnessError
-from harness.git.repo import Submission
+from harness.git.solution_commits import Submission
 from harness.ledger.accounts import Spent
 from harness.ledger.candidates import TriedCandidate
 from harness.model.counters import report_lines

@@ -19,7 +19,8 @@ from harness.agents.session_runner import Sessions, WorkItem
 from harness.errors import FormatError
 from harness.formats.problems import load_problem
 from harness.formats.solutions import load_solution
-from harness.git.repo import Repo, Submission
+from harness.git.repo import Repo
+from harness.git.solution_commits import Submission
 from harness.git.tree_ids import tree_files, tree_id
 from harness.ledger.accounts import present_time
 from harness.ledger.candidates import TriedCandidate

@@ -15,7 +15,7 @@ from typing import Literal, Protocol
 from harness.agents.confinement import View
 from harness.agents.kernel_facts import KernelFacts
 from harness.agents.others_work import Sources
-from harness.git.repo import Submission
+from harness.git.solution_commits import Submission
 from harness.ledger.accounts import Spent
 from harness.ledger.candidates import TriedCandidate
 from harness.model.config import AgentConfig

@@ -34,7 +34,8 @@ from harness.agents.session_record import SessionRecord
 from harness.agents.solution_sync import replace_with_copy, sync_solution
 from harness.agents.transcripts import agent_directory
 from harness.errors import ConfigurationError, HarnessError
-from harness.git.repo import Repo, Submission
+from harness.git.repo import Repo
+from harness.git.solution_commits import Submission
 from harness.ledger.accounts import Spent, close_left_open
 from harness.ledger.coordination import read_text
 from harness.model.config import AgentKind, Config

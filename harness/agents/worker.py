@@ -21,8 +21,11 @@ from harness.errors import HarnessError
 from harness.failpoints import failpoint
 from harness.formats.problems import load_problem
 from harness.formats.solutions import copy_from_another_gpu
-from harness.git.repo import Repo, Submission
+from harness.git import worktrees
+from harness.git.repo import Repo
+from harness.git.solution_commits import Submission
 from harness.git.tree_ids import tree_files, tree_id
+from harness.git.worktree_places import Place
 from harness.ledger.candidates import ProblemCandidates
 from harness.ledger.coordination import read_assignments
 from harness.ledger.lessons import LessonBook
@@ -198,7 +201,7 @@ class _Worker:
     def session(self, row: Assignment) -> End:
         failpoint("worktree.before_add")
         tip, branch = self.repo.tip(self.config.coordination_branch), self.branch(row.problem)
-        worktree = self.repo.add_worktree(self.name, row.problem, branch, tip)
+        worktree = worktrees.add(self.repo, Place(self.name, row.problem), branch, tip)
         failpoint("worktree.after_add")
         self._retire_worktrees(row.problem)
         directory = solution_dir(worktree, row.problem, self.target)
@@ -227,7 +230,7 @@ class _Worker:
             if problem in self._recent_problems or not is_problem(problem):
                 continue
             try:
-                self.repo.retire_worktree(self.name, problem)
+                worktrees.retire(self.repo, Place(self.name, problem))
             except HarnessError as error:
                 logger.info("the worktree of %s is kept: %s", problem, error.message)
 

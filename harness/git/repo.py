@@ -1,4 +1,4 @@
-"""The repository: refs, objects, commits on branches, worktrees.
+"""The repository: refs, objects, and commits on branches that people use too.
 
 Commands run through `harness.git.environment`, without the user's configuration, hooks and variables.
 """
@@ -11,18 +11,17 @@ from pathlib import Path
 from typing import Self
 
 from harness.errors import RepositoryError
-from harness.git import branch_commits, checkout, worktree_places, worktrees
+from harness.git import branch_commits, checkout
 from harness.git.branch_commits import BranchBusyError
 from harness.git.checkout import LocalChange
 from harness.git.environment import Git
 from harness.git.object_reader import ObjectReader
 from harness.git.objects import Commit, commit_of, trailers_of
-from harness.git.solution_commits import Submission, commit_solution, whole_message
 from harness.git.tree_export import UnfitTreeError, export_tree, name_in
-from harness.git.worktree_places import WorktreeInfo
+from harness.git.worktree_places import git_dir_of
 from harness.workspace.directories import Workspace
 
-__all__ = ["BranchBusyError", "Commit", "Repo", "Submission", "UnfitTreeError", "WorktreeInfo"]
+__all__ = ["BranchBusyError", "Commit", "Repo", "UnfitTreeError"]
 
 
 @dataclass(frozen=True)
@@ -80,10 +79,6 @@ class Repo:
         listing = self.git.run("for-each-ref", "--format=%(objectname) %(refname)", pattern.rstrip("/")).text
         pairs = (line.split(" ", 1) for line in listing.splitlines())
         return {name.removeprefix(space): oid for oid, name in pairs if name.startswith(space + prefix)}
-
-    def saved_work(self, prefix: str = "") -> dict[str, str]:
-        """Return `<worker>/<suite>/<name>/<commit>` -> commit: unsaved work that a repair or forced removal saved."""
-        return self.refs(worktrees.SAVED, prefix)
 
     # --- objects ---
 
@@ -311,86 +306,8 @@ class Repo:
 
     def _checkout(self) -> checkout.Checkout:
         root = self.workspace.root
-        git_dir = worktree_places.git_dir_of(root)
+        git_dir = git_dir_of(root)
         return checkout.Checkout(Git(git_dir, root), root, git_dir / "harness-checkout.json")
-
-    # --- worktrees ---
-
-    def add_worktree(self, worker: str, problem: str, branch: str, base: str) -> Path:
-        """Return the worktree of a worker on a problem, and create or repair it if necessary.
-
-        A complete worktree is not changed; a broken or half-made one is completed. No file in it is ever overwritten.
-
-        Args:
-            worker: the worker's id.
-            problem: the problem's key, `suite/name`.
-            branch: the branch's short name; it is created if it is missing.
-            base: the commit at which a missing branch is created.
-
-        Raises:
-            RepositoryError: something that is not the harness' uses the path or the branch.
-        """
-        return worktrees.add(self.workspace, self.git, worktree_places.Place(worker, problem), branch, base)
-
-    def remove_worktree(self, worker: str, problem: str, *, force: bool = False) -> None:
-        """Remove a worktree; its branch stays.
-
-        Args:
-            worker: the worker's id.
-            problem: the problem's key, `suite/name`.
-            force: remove it also with unsaved or unmerged work. Unsaved work is saved first (`saved_work`).
-
-        Raises:
-            RepositoryError: it holds unsaved or unmerged work, which the message names.
-        """
-        worktrees.remove(self.workspace, self.git, worktree_places.Place(worker, problem), force=force)
-
-    def retire_worktree(self, worker: str, problem: str) -> bool:
-        """Remove a worktree if its branch holds all of its work; the branch stays, and `add_worktree` creates it again.
-
-        Args:
-            worker: the worker's id.
-            problem: the problem's key, `suite/name`.
-
-        Returns:
-            False if it holds unsaved work, or if git has lost its branch: then nothing is removed.
-
-        Raises:
-            RepositoryError: something that is not the harness' is at its path.
-        """
-        return worktrees.retire(self.workspace, self.git, worktree_places.Place(worker, problem))
-
-    def worktrees(self) -> list[WorktreeInfo]:
-        """Return every worktree of the harness, complete or not."""
-        return worktree_places.listing(self.workspace)
-
-    def commit_solution(
-        self,
-        worktree: Path,
-        problem: str,
-        target: str,
-        message: str,
-        trailers: Mapping[str, str],
-        *,
-        even_if_unchanged: bool = False,
-    ) -> Submission:
-        """Commit problems/<problem>/solutions/<target>/ of a worktree on the worktree's own branch.
-
-        Args:
-            worktree: the worktree's directory.
-            problem: the problem's key, `suite/name`.
-            target: the target's name.
-            message: the commit message without trailers.
-            trailers: key -> value, added at the end of the message.
-            even_if_unchanged: make a commit also if the branch already holds the same solution.
-
-        Raises:
-            RepositoryError: another file of the worktree changed (the message lists it), the solution is empty, too
-                large or not of plain files, or the directory is not a worktree of the harness.
-        """
-        whole = whole_message(message, trailers)
-        place = (self.workspace, self.git, worktree, problem, target)
-        return commit_solution(*place, whole, even_if_unchanged=even_if_unchanged)
 
 
 def requirements(workspace: Workspace) -> list[str]:

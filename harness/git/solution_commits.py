@@ -16,6 +16,7 @@ from harness.failpoints import failpoint
 from harness.git import private_index, worktree_places, worktrees
 from harness.git.branch_commits import resolve
 from harness.git.environment import Git
+from harness.git.repo import Repo
 from harness.git.worktree_places import Place, Worktree
 from harness.model.paths import WORKTREE_FORM, solution_path
 from harness.model.printable import first_names, printable
@@ -54,22 +55,34 @@ class Submission:
 
 
 def commit_solution(
-    workspace: Workspace, git: Git, worktree: Path, problem: str, target: str, message: str, *, even_if_unchanged: bool
+    repo: Repo,
+    worktree: Path,
+    problem: str,
+    target: str,
+    message: str,
+    trailers: Mapping[str, str],
+    *,
+    even_if_unchanged: bool = False,
 ) -> Submission:
-    """Commit a worktree's solution on its branch; see `Repo.commit_solution`.
+    """Commit problems/<problem>/solutions/<target>/ of a worktree on the worktree's own branch.
 
     Args:
-        workspace: the workspace of the worktree.
-        git: the workspace's repository.
+        repo: the workspace's repository.
         worktree: the worktree's directory.
         problem: the problem's key, `suite/name`.
         target: the target's name.
-        message: the whole message of the commit.
+        message: the commit message without trailers.
+        trailers: key -> value, added at the end of the message.
         even_if_unchanged: make a commit also if the branch already holds the same solution.
+
+    Raises:
+        RepositoryError: another file of the worktree changed (the message lists it), the solution is empty, too
+            large or not of plain files, or the directory is not a worktree of the harness.
     """
-    tree = _checked_worktree(workspace, worktree, problem)
-    solution = solution_path(problem, target)
-    with worktree_places.locked(workspace, tree.place, "committing a solution"):
+    git = repo.git
+    tree = _checked_worktree(repo.workspace, worktree, problem)
+    solution, text = solution_path(problem, target), whole_message(message, trailers)
+    with worktree_places.locked(repo.workspace, tree.place, "committing a solution"):
         branch = tree.branch()
         tip = resolve(git, f"refs/heads/{branch}") if branch else None
         if branch is None or tip is None:
@@ -82,7 +95,7 @@ def commit_solution(
                 private_index.install_index(tree, private)  # after a kill between ref and index, the index is older
                 return Submission(tip, solution_tree, branch, unchanged=True)
             failpoint("worktree.tree_written")
-            commit = git.run("commit-tree", root_tree, "-p", tip, stdin=message.encode(errors="replace")).text
+            commit = git.run("commit-tree", root_tree, "-p", tip, stdin=text.encode(errors="replace")).text
             failpoint("worktree.commit_written")
             answer = git.ask("update-ref", "-m", "submit", f"refs/heads/{branch}", commit, tip)
             if answer.code:

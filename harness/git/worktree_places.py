@@ -8,7 +8,7 @@ from pathlib import Path
 
 from harness.errors import RepositoryError
 from harness.git.environment import Git, checked_out_branch, text_of
-from harness.model.paths import NAME_FORM, is_problem, is_worker, parse_worktree_path, problem_path
+from harness.model.paths import NAME_FORM, is_problem, is_worker, problem_path
 from harness.workspace.directories import Workspace
 from harness.workspace.files import file_lock
 
@@ -40,18 +40,6 @@ class Place:
     def path(self) -> str:
         """The problem's directory in the repository, the only one that is checked out."""
         return problem_path(self.problem)
-
-
-@dataclass(frozen=True)
-class WorktreeInfo:
-    """The state of one worktree on disk."""
-
-    worker: str
-    problem: str
-    path: Path
-    branch: str | None
-    complete: bool
-    """False for a half-made or broken worktree, which `add` completes."""
 
 
 @dataclass(frozen=True)
@@ -121,23 +109,6 @@ def admin_dir_on_branch(workspace: Workspace, branch: str, *, besides: Path | No
     common = workspace.git_common_dir
     admins = (admin for admin in (common, *sorted((common / "worktrees").glob("*"))) if admin != besides)
     return next((admin for admin in admins if checked_out_branch(admin) == branch), None)
-
-
-def listing(workspace: Workspace) -> list[WorktreeInfo]:
-    """Return every worktree of the harness: those that git has a record of, and directories without a record."""
-    admins = sorted((workspace.git_common_dir / "worktrees").glob("harness+*"))
-    places = {(parts[1], f"{parts[2]}/{parts[3]}") for admin in admins if len(parts := admin.name.split("+")) == 4}
-    for directory in workspace.worktrees.glob("*/*/*"):
-        place = parse_worktree_path(directory.relative_to(workspace.root).as_posix())
-        if directory.is_dir() and place and is_worker(place[0]) and is_problem(place[1]):
-            places.add(place)
-    infos = []
-    for worker, problem in sorted(places):
-        tree = locate(workspace, Place(worker, problem))
-        branch = tree.branch()
-        complete = branch is not None and not is_being_made(tree) and is_linked(tree)
-        infos.append(WorktreeInfo(worker, problem, tree.path, branch, complete))
-    return infos
 
 
 def is_being_made(tree: Worktree) -> bool:

@@ -19,6 +19,7 @@ from harness.failpoints import failpoint
 from harness.git.branch_commits import resolve
 from harness.git.environment import Git
 from harness.git.private_index import add_all, changes, drop_stale_lock, install_index, new_index, restore_missing
+from harness.git.repo import Repo
 from harness.git.worktree_places import (
     BEING_MADE,
     LOCK_S,
@@ -34,22 +35,23 @@ from harness.workspace.directories import Workspace
 
 SAVED = "refs/harness/saved/"
 _REMOVED = ".gone."
-_LISTED = 8
 
 
-def add(workspace: Workspace, git: Git, place: Place, branch: str, base: str) -> Path:
-    """Make, complete or repair a worktree; see `Repo.add_worktree`.
+def add(repo: Repo, place: Place, branch: str, base: str) -> Path:
+    """Return the worktree of a worker on a problem, and create or repair it if necessary.
+
+    A complete worktree is not changed; a broken or half-made one is completed. No file in it is ever overwritten.
 
     Args:
-        workspace: the workspace of the worktree.
-        git: the workspace's repository.
+        repo: the workspace's repository.
         place: the worker and the problem.
         branch: the branch's short name; it is created if it is missing.
         base: the commit at which a missing branch is created.
 
-    Returns:
-        The worktree's directory.
+    Raises:
+        RepositoryError: something that is not the harness' uses the path or the branch.
     """
+    workspace, git = repo.workspace, repo.git
     tree = locate(workspace, place)
     with locked(workspace, place, "making a worktree"):
         refuse_foreign(tree)
@@ -70,79 +72,51 @@ def add(workspace: Workspace, git: Git, place: Place, branch: str, base: str) ->
     return tree.path
 
 
-def remove(workspace: Workspace, git: Git, place: Place, *, force: bool) -> None:
-    """Remove a worktree; see `Repo.remove_worktree`.
+def retire(repo: Repo, place: Place) -> bool:
+    """Remove a worktree if its branch holds all of its work; the branch stays, and `add` creates the worktree again.
 
     Args:
-        workspace: the workspace of the worktree.
-        git: the workspace's repository.
-        place: the worker and the problem.
-        force: remove it also with unsaved or unmerged work.
-    """
-    tree = locate(workspace, place)
-    with locked(workspace, place, "removing a worktree"):
-        refuse_foreign(tree)
-        branch, tip = _branch_and_tip(git, tree)
-        if not force:
-            unsaved = _unsaved(tree, tip)
-            losses = [f"unsaved: {', '.join(unsaved[:_LISTED])}"] if unsaved else []
-            if branch and tip:
-                other_branches = (f"--exclude={branch}", "--branches", "--remotes")
-                count = git.run("rev-list", "--count", tip, "--not", *other_branches).text
-                losses += [f"{count} commits of {branch} that no other branch has merged"] if count != "0" else []
-            if losses:
-                raise RepositoryError(
-                    f"work would be lost: {'; '.join(losses)}",
-                    where=str(tree.path),
-                    remedy="submit or merge it, or force it: the branch stays, and unsaved work is saved under a ref",
-                )
-        _discard(git, tree)
-
-
-def retire(workspace: Workspace, git: Git, place: Place) -> bool:
-    """Remove a worktree whose work is all on its branch; see `Repo.retire_worktree`.
-
-    Args:
-        workspace: the workspace of the worktree.
-        git: the workspace's repository.
+        repo: the workspace's repository.
         place: the worker and the problem.
 
     Returns:
-        False if it holds unsaved work, or if git has lost its branch.
+        False if it holds unsaved work, or if git has lost its branch: then nothing is removed.
+
+    Raises:
+        RepositoryError: something that is not the harness' is at its path.
     """
-    tree = locate(workspace, place)
-    with locked(workspace, place, "removing an idle worktree"):
+    tree = locate(repo.workspace, place)
+    with locked(repo.workspace, place, "removing an idle worktree"):
         refuse_foreign(tree)
-        _, tip = _branch_and_tip(git, tree)
-        if tip is None or _unsaved(tree, tip):
+        tip = _tip(repo.git, tree)
+        if tip is None or _has_unsaved_work(tree, tip):
             return False
-        _discard(git, tree)
+        _discard(repo.git, tree)
     return True
 
 
-def _branch_and_tip(git: Git, tree: Worktree) -> tuple[str | None, str | None]:
-    """Return a worktree's branch and its tip; None if git has no record of them."""
+def _tip(git: Git, tree: Worktree) -> str | None:
+    """Return the commit of a worktree's branch; None if git has no record of it."""
     branch = tree.branch()
-    return branch, resolve(git, f"refs/heads/{branch}") if branch else None
+    return resolve(git, f"refs/heads/{branch}") if branch else None
 
 
-def _unsaved(tree: Worktree, tip: str | None) -> list[str]:
-    """Return the files that differ from the branch; all files if git has no record of the branch."""
+def _has_unsaved_work(tree: Worktree, tip: str | None) -> bool:
+    """Return whether files differ from the branch; any file does if git has no record of the branch."""
     if not tree.path.is_dir():
-        return []
+        return False
     if tip is None:
-        files = (file for file in tree.path.rglob("*") if not file.is_dir())
-        return sorted(str(file.relative_to(tree.path)) for file in files if file != tree.path / ".git")
+        return any(not file.is_dir() and file != tree.path / ".git" for file in tree.path.rglob("*"))
     with new_index(tree, tip) as private:
         if is_being_made(tree):
             restore_missing(private)  # a file that was never written is not one that a person deleted
-        return changes(private)
+        return bool(changes(private))
 
 
 def _discard(git: Git, tree: Worktree) -> None:
     """Remove a worktree, after a save of its uncommitted files under a ref."""
-    _, tip = _branch_and_tip(git, tree)
-    if _unsaved(tree, tip):
+    tip = _tip(git, tree)
+    if _has_unsaved_work(tree, tip):
         _save(git, tree, tip)
         failpoint("worktree.saved")
     if tree.path.exists():

@@ -14,7 +14,8 @@ from pydantic import ValidationError
 from harness.errors import ConfigurationError, FormatError
 from harness.failpoints import failpoint
 from harness.formats.solutions import load_solution
-from harness.git.repo import Repo, Submission
+from harness.git.repo import Repo
+from harness.git.solution_commits import Submission, commit_solution
 from harness.model.champions import counts
 from harness.model.entry import Entry
 from harness.model.languages import Language
@@ -131,9 +132,9 @@ def submit(
             remedy="write the solution in a language of the run (harness.yaml: languages)",
         )
     failpoint("submit.before_commit")
-    submission = repo.commit_solution(worktree, problem, target, message, commit_trailers)
+    submission = commit_solution(repo, worktree, problem, target, message, commit_trailers)
     if submission.unchanged and repo.is_ancestor(submission.commit, repo.tip(base)):
-        submission = repo.commit_solution(worktree, problem, target, message, commit_trailers, even_if_unchanged=True)
+        submission = commit_solution(repo, worktree, problem, target, message, commit_trailers, even_if_unchanged=True)
     failpoint("submit.after_commit")
     return submission
 

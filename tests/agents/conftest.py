@@ -10,7 +10,7 @@ import pytest
 
 from harness.agents.session import Brief, Tools
 from harness.formats.solutions import load_solution
-from harness.git.repo import Submission
+from harness.git.solution_commits import Submission
 from harness.git.tree_ids import tree_files, tree_id
 from harness.ledger.candidates import TriedCandidate
 from harness.model.config import AgentConfig, SessionBudget

@@ -10,7 +10,7 @@ from harness.agents.agent_tools import AgentTools
 from harness.agents.model_access.meter import Meter
 from harness.agents.others_work import best_of_others, differences, show_others
 from harness.agents.session import Tools
-from harness.git.repo import Submission
+from harness.git.solution_commits import Submission
 from harness.ledger.candidates import TriedCandidate
 from harness.model.judging import WorkloadResult
 from harness.model.verdict import Verdict

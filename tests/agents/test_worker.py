@@ -10,7 +10,9 @@ import pytest
 
 from harness.agents.kinds import default_kind, kind_of
 from harness.errors import ConfigurationError
+from harness.git import worktrees
 from harness.git.repo import Repo
+from harness.git.worktree_places import Place
 from harness.ledger.coordination import read_text
 from harness.model.assignment import Assignment
 from harness.model.config import AgentConfig, Config
@@ -51,7 +53,7 @@ def test_a_worker_searches_its_problem_then_waits_and_moves_on_assignment(site: 
     git(site.root, "commit", "--quiet", "-m", "More problems")
     with Repo(site.workspace) as repo:
         for name in ("left", "unsaved"):
-            worktree = repo.add_worktree("w01", f"t/{name}", f"agents/main/w01/t/{name}", repo.tip("main"))
+            worktree = worktrees.add(repo, Place("w01", f"t/{name}"), f"agents/main/w01/t/{name}", repo.tip("main"))
     (worktree / "problems/t/unsaved/mine").write_text("not submitted")
     site.start("daemon")
     assign(site, row("t/one"))

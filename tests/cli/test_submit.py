@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from harness.git import worktrees
 from harness.git.repo import Repo
+from harness.git.worktree_places import Place
 from harness.model.entry import Entry
 from tests.site import KERNEL, Site, git
 
@@ -15,7 +17,7 @@ from tests.site import KERNEL, Site, git
 @pytest.fixture
 def worktree(site: Site) -> Path:
     with Repo(site.workspace) as repo:
-        return repo.add_worktree("w05", "t/one", "agents/main/w05/t/one", repo.tip("main"))
+        return worktrees.add(repo, Place("w05", "t/one"), "agents/main/w05/t/one", repo.tip("main"))
 
 
 def inside(site: Site, worktree: Path) -> Site:

@@ -14,7 +14,7 @@ import pytest
 from harness.agents.agent_tools import AgentTools
 from harness.agents.model_access.meter import Meter
 from harness.agents.session import Tools
-from harness.git.repo import Submission
+from harness.git.solution_commits import Submission
 from harness.model.counters import CounterReport
 from harness.workspace.order_files import ProfileOrder, order_profile, waiting_profiles
 from tests.daemon.conftest import Daemon

@@ -12,7 +12,9 @@ import pytest
 
 from harness.errors import RepositoryError
 from harness.git import solution_commits as submissions
+from harness.git import worktrees
 from harness.git.repo import Repo
+from harness.git.worktree_places import Place
 from tests.ledger.ledgers import git, make_workspace
 from tests.rarely import rarely
 
@@ -31,10 +33,11 @@ SUBMIT = """
 import sys
 from pathlib import Path
 from harness.git.repo import Repo
+from harness.git.solution_commits import commit_solution
 from harness.workspace.directories import Workspace
 workspace = Workspace(Path(sys.argv[1]))
 with Repo(workspace) as repo:
-    repo.commit_solution(workspace.worktree("w01", "s/p"), "s/p", "cpu", "try", {"Run": "main"})
+    commit_solution(repo, workspace.worktree("w01", "s/p"), "s/p", "cpu", "try", {"Run": "main"})
 """
 
 
@@ -49,11 +52,11 @@ def repo(tmp_path: Path) -> Iterator[Repo]:
 
 @pytest.fixture
 def worktree(repo: Repo) -> Path:
-    return repo.add_worktree("w01", PROBLEM, BRANCH, repo.tip("main"))
+    return worktrees.add(repo, Place("w01", PROBLEM), BRANCH, repo.tip("main"))
 
 
 def submit(repo: Repo, worktree: Path) -> submissions.Submission:
-    return repo.commit_solution(worktree, PROBLEM, "cpu", "try", {"Run": "main"})
+    return submissions.commit_solution(repo, worktree, PROBLEM, "cpu", "try", {"Run": "main"})
 
 
 def test_a_submission_is_a_commit_with_trailers_on_the_worktrees_branch(repo: Repo, worktree: Path) -> None:
@@ -62,7 +65,9 @@ def test_a_submission_is_a_commit_with_trailers_on_the_worktrees_branch(repo: Re
     (worktree / HERE / "sub dir").mkdir()
     (worktree / HERE / "sub dir" / "größe.h").write_text("h\n")
     trailers = {"Run": "main", "Worker": "w01", "Model": "a\nForged: yes", "Cost-USD": "0.25"}
-    submission = repo.commit_solution(worktree, PROBLEM, "cpu", "Use tiles\n\nThey fit the cache.", trailers)
+    submission = submissions.commit_solution(
+        repo, worktree, PROBLEM, "cpu", "Use tiles\n\nThey fit the cache.", trailers
+    )
     (commit,) = repo.new_commits(repo.tip(BRANCH), before)
     assert (commit.id, commit.parents, commit.subject) == (submission.commit, (before,), "Use tiles")
     assert commit.trailers == {**trailers, "Model": "a Forged: yes"}
@@ -78,7 +83,7 @@ def test_a_solution_where_none_was_and_one_that_loses_a_file(repo: Repo, worktre
     new = worktree / "problems/s/p/solutions/h200"
     new.mkdir()
     (new / "kernel.cu").write_text("x\n")
-    submission = repo.commit_solution(worktree, PROBLEM, "h200", "", {})
+    submission = submissions.commit_solution(repo, worktree, PROBLEM, "h200", "", {})
     assert repo.files(submission.commit, "problems/s/p/solutions/h200") == ["problems/s/p/solutions/h200/kernel.cu"]
     (worktree / HERE / "kernel.cpp").unlink()
     (worktree / HERE / "other.cpp").write_text("y\n")
@@ -97,7 +102,9 @@ def test_the_same_tree_again_is_no_commit_unless_asked_for(repo: Repo, worktree:
         second.commit,
         second.tree,
     )
-    forced_submission = repo.commit_solution(worktree, PROBLEM, "cpu", "once more", {}, even_if_unchanged=True)
+    forced_submission = submissions.commit_solution(
+        repo, worktree, PROBLEM, "cpu", "once more", {}, even_if_unchanged=True
+    )
     assert forced_submission.commit != second.commit
     assert forced_submission.tree == second.tree
 
@@ -187,10 +194,10 @@ def test_only_worktrees_of_the_harness_submit(repo: Repo, worktree: Path) -> Non
     with pytest.raises(RepositoryError, match="not a worktree of the harness"):
         submit(repo, repo.workspace.root)
     with pytest.raises(RepositoryError, match="this is the worktree of s/p, not of s/q"):
-        repo.commit_solution(worktree, "s/q", "cpu", "x", {})
+        submissions.commit_solution(repo, worktree, "s/q", "cpu", "x", {})
     (repo.workspace.worktrees / "w01/s/q").mkdir()
     with pytest.raises(RepositoryError, match="git has no record of this worktree"):
-        repo.commit_solution(repo.workspace.worktrees / "w01/s/q", "s/q", "cpu", "x", {})
+        submissions.commit_solution(repo, repo.workspace.worktrees / "w01/s/q", "s/q", "cpu", "x", {})
 
 
 def test_a_worktree_that_a_person_switched_is_not_committed_to(repo: Repo, worktree: Path) -> None:

@@ -12,14 +12,18 @@ from pathlib import Path
 import pytest
 
 from harness.errors import RepositoryError
-from harness.git import private_index
+from harness.git import private_index, worktrees
 from harness.git.repo import Repo
+from harness.git.solution_commits import commit_solution
+from harness.git.worktree_places import Place, is_being_made, is_linked, locate
 from harness.workspace.directories import Workspace
 from tests.ledger.ledgers import git, make_workspace
 from tests.rarely import rarely
 
 PROBLEM = "s/p"
 BRANCH = "agents/main/w01/s/p"
+OTHER_BRANCH = "agents/night/w01/s/p"
+PLACE = Place("w01", PROBLEM)
 SOLUTION = "problems/s/p/solutions/cpu/kernel.cpp"
 FILES = {
     "COORDINATION.md": "mission\n",
@@ -36,13 +40,15 @@ PLACES = [
 CALL = """
 import sys
 from pathlib import Path
+from harness.git import worktrees
 from harness.git.repo import Repo
+from harness.git.worktree_places import Place
 from harness.workspace.directories import Workspace
 with Repo(Workspace(Path(sys.argv[1]))) as repo:
     {}
 """
-ADD = CALL.format('repo.add_worktree("w01", "s/p", "agents/main/w01/s/p", repo.tip("main"))')
-REMOVE = CALL.format('repo.remove_worktree("w01", "s/p", force=True)')
+ADD = CALL.format('worktrees.add(repo, Place("w01", "s/p"), "agents/main/w01/s/p", repo.tip("main"))')
+REPLACE = CALL.format('worktrees.add(repo, Place("w01", "s/p"), "agents/night/w01/s/p", repo.tip("main"))')
 
 
 @pytest.fixture
@@ -56,13 +62,26 @@ def workspace(tmp_path: Path) -> Workspace:
 
 
 def add(repo: Repo) -> Path:
-    return repo.add_worktree("w01", PROBLEM, BRANCH, repo.tip("main"))
+    return worktrees.add(repo, PLACE, BRANCH, repo.tip("main"))
+
+
+def replace(repo: Repo) -> Path:
+    return worktrees.add(repo, PLACE, OTHER_BRANCH, repo.tip("main"))
+
+
+def saved_solutions(repo: Repo) -> list[bytes | None]:
+    return [repo.read(commit, SOLUTION) for commit in repo.refs(worktrees.SAVED, "w01/s/p/").values()]
+
+
+def is_complete(repo: Repo) -> bool:
+    tree = locate(repo.workspace, PLACE)
+    return tree.branch() is not None and is_linked(tree) and not is_being_made(tree)
 
 
 def submit(repo: Repo, text: str) -> str:
     path = add(repo)
     (path / SOLUTION).write_text(text)
-    return repo.commit_solution(path, PROBLEM, "cpu", text, {}).commit
+    return commit_solution(repo, path, PROBLEM, "cpu", text, {}).commit
 
 
 def files(path: Path) -> list[str]:
@@ -73,7 +92,8 @@ def assert_healthy(repo: Repo, path: Path, branch: str = BRANCH) -> None:
     assert git(path, "rev-parse", "--show-toplevel") == str(path)
     assert git(path, "symbolic-ref", "HEAD") == f"refs/heads/{branch}"
     assert [line for line in git(path, "status", "--porcelain").splitlines() if not line.endswith(SOLUTION)] == []
-    assert {info.path: info.complete for info in repo.worktrees()}[path]
+    assert path == repo.workspace.worktree("w01", PROBLEM)
+    assert is_complete(repo)
     assert git(repo.workspace.root, "status", "--porcelain") == ""
     assert "prunable" not in git(repo.workspace.root, "worktree", "list", "--porcelain")
 
@@ -83,7 +103,6 @@ def test_a_worktree_holds_its_problem_and_nothing_else(repo: Repo) -> None:
     assert path == repo.workspace.root / "workspaces/w01/s/p"
     assert files(path) == ["problems/s/p/definition.json", SOLUTION]
     assert_healthy(repo, path)
-    assert [info.path for info in repo.worktrees()] == [path]  # the README beside the workers is no worktree
     assert repo.branches("agents/") == {BRANCH: repo.tip("main")}
     assert git(path, "sparse-checkout", "list") == "/problems/s/p/"
     assert git(repo.workspace.root, "config", "--get", "--default", "unset", "core.sparseCheckout") == "unset"
@@ -117,12 +136,13 @@ def test_a_killed_removal_loses_nothing_and_can_be_finished(repo: Repo, place: s
     path = add(repo)
     (path / SOLUTION).write_text("unsaved\n")
     environment = {**os.environ, "HARNESS_FAILPOINT": f"worktree.{place}"}
-    command = [sys.executable, "-c", REMOVE, str(repo.workspace.root)]
+    command = [sys.executable, "-c", REPLACE, str(repo.workspace.root)]
     assert subprocess.run(command, env=environment, timeout=240, check=False).returncode == -9
-    repo.remove_worktree("w01", PROBLEM, force=True)
+    replace(repo)
+    assert worktrees.retire(repo, PLACE)
     assert not (repo.workspace.root / "workspaces" / "w01" / "s" / "p").exists()
     assert (repo.workspace.root / "workspaces/README.md").is_file()
-    assert {repo.read(commit, SOLUTION) for commit in repo.saved_work("w01/s/p/").values()} == {b"unsaved\n"}
+    assert set(saved_solutions(repo)) == {b"unsaved\n"}
     assert (add(repo) / SOLUTION).read_text() == "start\n"
     assert_healthy(repo, path)
 
@@ -178,7 +198,7 @@ def test_a_broken_worktree_is_repaired_and_keeps_unsaved_work(repo: Repo, damage
         f'?? "{Path(SOLUTION).parent}/new file.h"',
     ]
     assert not (admin / "index.lock").exists()
-    assert [info.complete for info in repo.worktrees()] == [True]
+    assert is_complete(repo)
 
 
 def test_a_repair_does_not_restore_deleted_files(repo: Repo) -> None:
@@ -186,14 +206,13 @@ def test_a_repair_does_not_restore_deleted_files(repo: Repo) -> None:
     break_index(path, Path(git(path, "rev-parse", "--absolute-git-dir")))
     (path / SOLUTION).unlink()
     assert not (add(repo) / SOLUTION).exists()
-    with pytest.raises(RepositoryError, match=f"unsaved: {SOLUTION}"):
-        repo.remove_worktree("w01", PROBLEM)
+    assert not worktrees.retire(repo, PLACE)
 
 
 def test_a_removed_directory_is_made_again(repo: Repo) -> None:
     submit(repo, "two\n")
     shutil.rmtree(repo.workspace.worktrees / "w01")
-    assert not repo.worktrees()[0].complete
+    assert not is_complete(repo)
     assert (add(repo) / SOLUTION).read_text() == "two\n"
     assert_healthy(repo, add(repo))
 
@@ -218,11 +237,10 @@ def test_a_deleted_branch_is_made_again_and_the_files_stay(repo: Repo) -> None:
 def test_another_runs_worktree_is_replaced_and_its_unsaved_work_is_kept(repo: Repo) -> None:
     path = add(repo)
     (path / SOLUTION).write_text("unsaved\n")
-    other_branch = "agents/night/w01/s/p"
-    assert repo.add_worktree("w01", PROBLEM, other_branch, repo.tip("main")) == path
+    assert replace(repo) == path
     assert (path / SOLUTION).read_text() == "start\n"
-    assert_healthy(repo, path, other_branch)
-    assert [repo.read(commit, SOLUTION) for commit in repo.saved_work().values()] == [b"unsaved\n"]
+    assert_healthy(repo, path, OTHER_BRANCH)
+    assert saved_solutions(repo) == [b"unsaved\n"]
     assert BRANCH in repo.branches()
 
 
@@ -241,7 +259,7 @@ def test_paths_of_others_stay_unchanged(repo: Repo, tmp_path: Path, kind: str) -
         add(repo)
     assert caught.value.where == str(path)
     with pytest.raises(RepositoryError, match="holds something that is not a worktree of the harness"):
-        repo.remove_worktree("w01", PROBLEM, force=True)
+        worktrees.retire(repo, PLACE)
     assert path.exists()
 
 
@@ -255,72 +273,56 @@ def test_a_branch_that_a_person_has_checked_out_is_left_alone(repo: Repo) -> Non
     ("worker", "problem"),
     [("w 1", "s/p"), ("../w", "s/p"), ("w", "p"), ("w", "s/p/q"), ("w", "s/.."), ("w", "s/x.lock"), ("-w", "s/p")],
 )
-def test_names_that_git_or_a_path_would_misread_are_refused(repo: Repo, worker: str, problem: str) -> None:
+def test_names_that_git_or_a_path_would_misread_are_refused(worker: str, problem: str) -> None:
     with pytest.raises(RepositoryError, match="names are of letters, digits"):
-        repo.add_worktree(worker, problem, "agents/main/x", repo.tip("main"))
-
-
-def test_a_worktree_with_unsaved_work_is_not_removed(repo: Repo) -> None:
-    path = add(repo)
-    (path / SOLUTION).write_text("unsaved\n")
-    with pytest.raises(RepositoryError, match=f"work would be lost: unsaved: {SOLUTION}"):
-        repo.remove_worktree("w01", PROBLEM)
-    assert (path / SOLUTION).read_text() == "unsaved\n"
-
-
-def test_a_worktree_with_unmerged_work_is_not_removed_and_forced_its_branch_stays(repo: Repo) -> None:
-    commit = submit(repo, "two\n")
-    with pytest.raises(RepositoryError, match=f"1 commits of {BRANCH} that no other branch has merged"):
-        repo.remove_worktree("w01", PROBLEM)
-    repo.remove_worktree("w01", PROBLEM, force=True)
-    assert repo.tip(BRANCH) == commit
-    assert repo.worktrees() == []
-    assert not repo.workspace.worktree("w01", PROBLEM).exists()
-    git(repo.workspace.root, "merge", "-q", commit)
-    add(repo)
-    repo.remove_worktree("w01", PROBLEM)
-    repo.remove_worktree("w01", PROBLEM)
+        Place(worker, problem)
 
 
 def test_an_idle_worktree_is_removed_only_when_its_branch_holds_its_work(repo: Repo) -> None:
     path = add(repo)
     (path / SOLUTION).write_text("unsaved\n")
-    assert not repo.retire_worktree("w01", PROBLEM)
+    assert not worktrees.retire(repo, PLACE)
     assert (path / SOLUTION).read_text() == "unsaved\n"
     commit = submit(repo, "two\n")
     (path / "problems/s/p/new file").write_text("not added\n")
-    assert not repo.retire_worktree("w01", PROBLEM)
+    assert not worktrees.retire(repo, PLACE)
     (path / "problems/s/p/new file").unlink()
-    assert repo.retire_worktree("w01", PROBLEM)
+    assert worktrees.retire(repo, PLACE)
     assert not path.exists()
-    assert repo.worktrees() == []
     assert repo.tip(BRANCH) == commit
-    assert repo.saved_work() == {}
+    assert saved_solutions(repo) == []
     assert (add(repo) / SOLUTION).read_text() == "two\n"
 
 
 @pytest.mark.parametrize("damage", [break_registration, break_head])
-def test_a_forgotten_worktree_is_removed_only_after_its_files_are_kept(repo: Repo, damage: object) -> None:
+def test_a_forgotten_worktree_is_not_removed(repo: Repo, damage: object) -> None:
     path = add(repo)
     admin = Path(git(path, "rev-parse", "--absolute-git-dir"))
     (path / SOLUTION).write_text("unsaved\n")
     assert callable(damage)
     damage(path, admin)
-    with pytest.raises(RepositoryError, match="work would be lost"):
-        repo.remove_worktree("w01", PROBLEM)
-    repo.remove_worktree("w01", PROBLEM, force=True)
-    assert not path.exists()
-    assert [repo.read(commit, SOLUTION) for commit in repo.saved_work("w01/s/p/").values()] == [b"unsaved\n"]
+    assert not worktrees.retire(repo, PLACE)
+    assert (path / SOLUTION).read_text() == "unsaved\n"
+
+
+def test_a_worktree_of_a_deleted_branch_is_replaced_only_after_its_files_are_kept(repo: Repo) -> None:
+    path = add(repo)
+    (path / SOLUTION).write_text("unsaved\n")
+    git(repo.workspace.root, "update-ref", "-d", f"refs/heads/{BRANCH}")
+    assert not worktrees.retire(repo, PLACE)
+    assert (replace(repo) / SOLUTION).read_text() == "start\n"
+    assert saved_solutions(repo) == [b"unsaved\n"]
     git(repo.workspace.root, "gc", "-q", "--prune=now")
-    assert [repo.read(commit, SOLUTION) for commit in repo.saved_work("w01/s/p/").values()] == [b"unsaved\n"]
+    assert saved_solutions(repo) == [b"unsaved\n"]
 
 
 def test_a_half_made_worktree_is_no_unsaved_work(repo: Repo) -> None:
     environment = {**os.environ, "HARNESS_FAILPOINT": "worktree.linked"}
     command = [sys.executable, "-c", ADD, str(repo.workspace.root)]
     assert subprocess.run(command, env=environment, timeout=240, check=False).returncode == -9
-    repo.remove_worktree("w01", PROBLEM)
-    assert (repo.worktrees(), repo.saved_work()) == ([], {})
+    assert worktrees.retire(repo, PLACE)
+    assert not repo.workspace.worktree("w01", PROBLEM).exists()
+    assert saved_solutions(repo) == []
 
 
 def test_worktrees_outlive_gc_packing_pruning_and_a_person_at_work(repo: Repo) -> None:
@@ -359,7 +361,7 @@ def test_odd_configuration_and_failing_hooks_do_not_matter(repo: Repo) -> None:
     commit = submit(repo, "two\n")
     assert repo.read(commit, SOLUTION) == b"two\n"
     assert (add(repo) / "problems/s/p/definition.json").read_bytes() == b"{}\n"
-    repo.remove_worktree("w01", PROBLEM, force=True)
+    assert worktrees.retire(repo, PLACE)
     assert not (root / "hook ran").exists()
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from harness.git import worktrees
 from harness.git.repo import Repo
 from harness.ledger.audit.audit import audit
 from harness.model.entry import Entry
@@ -34,7 +35,7 @@ class Case:
     """A way to reach one failpoint (`place:3`: at the third time).
 
     `daemon`: the daemon is killed. `judge`: a judge or its runner is killed, and the daemon continues. `hand`: the
-    process that makes a worktree and submits. `leave`: the process that removes a worktree. `start`: any process of
+    process that makes a worktree and submits. `leave`: the process that replaces a worktree. `start`: any process of
     `harness start`. `revive`: the supervisor, while it restarts a worker that the test has killed.
     """
 
@@ -235,7 +236,6 @@ def assert_unsaved_work_kept(site: Site) -> None:
     """Assert that unsubmitted work can still be found."""
     assert not site.workspace.worktree("w03", "t/one").exists()
     with Repo(site.workspace) as repo:
-        contents = [
-            repo.read(commit, "problems/t/one/solutions/cpu/kernel.cpp") for commit in repo.saved_work().values()
-        ]
+        commits = repo.refs(worktrees.SAVED).values()
+        contents = [repo.read(commit, "problems/t/one/solutions/cpu/kernel.cpp") for commit in commits]
     assert any(UNSAVED.encode() in (text or b"") for text in contents)

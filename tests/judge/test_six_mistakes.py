@@ -20,7 +20,7 @@ from harness.agents.answers import check_outcome
 from harness.agents.model_access.meter import Meter
 from harness.agents.session import Tools
 from harness.errors import ConfigurationError
-from harness.git.repo import Submission
+from harness.git.solution_commits import Submission
 from harness.judge.build.cuda_builder import SealedBuild
 from harness.judge.build.toolkit import find_toolkit
 from harness.model.judging import CheckAnswer, CheckedWorkload, CheckReply
