@@ -19,7 +19,7 @@ from harness.failpoints import failpoint
 from harness.formats.ledger_heads import with_heads_of
 from harness.git.checkout import Checkout, LocalChange, index_lines, locked_index, refresh, tree_entries
 from harness.git.checkout import local_changes as checkout_changes
-from harness.git.environment import Git, text_of
+from harness.git.environment import Git, scratch_index, text_of
 from harness.model.paths import HEADS, LEDGER
 from harness.workspace.files import file_lock
 
@@ -236,20 +236,16 @@ def _build(writer: Writer, tip: str, change: Change, lost: Mapping[str, str], me
         return change.writes[path] if path in change.writes else writer.read(lost[path], path)
 
     paths = sorted({*change.writes, *change.appends, *lost, *heads})
-    present = tree_entries(writer.git, tip, dict.fromkeys(paths))
+    present = tree_entries(writer.git, tip)
     blobs = _store(writer, paths, content)
     entries: dict[str, tuple[str, str] | None] = {}
     for path in paths:
         mode = present[path][0] if path in present and present[path][0].startswith("100") else "100644"
         entries[path] = (mode, blobs[path].id) if path in blobs else None
-    private = writer.scratch / f"index.{secrets.token_hex(6)}"
-    git = writer.git.using(index_file=private)
-    try:
+    with scratch_index(writer.git, writer.scratch) as git:
         git.run("read-tree", tip)
         git.run("update-index", "-z", "--index-info", stdin=index_lines(entries))
         tree = git.run("write-tree").text
-    finally:
-        private.unlink(missing_ok=True)
     failpoint("commit.tree_written")
     if tree == writer.git.run("rev-parse", f"{tip}^{{tree}}").text:
         return None
@@ -310,7 +306,7 @@ def _publish(  # noqa: C901 - a sequence of steps, each with its own exit
         return None
     behind = checkout.behind()
     if paths:
-        present = tree_entries(writer.git, tip, dict.fromkeys(paths))
+        present = tree_entries(writer.git, tip)
         for path in paths:
             former_blobs = behind.setdefault(path, [])
             blob = present[path][1] if path in present else None
@@ -370,12 +366,10 @@ def lost_appends(writer: Writer, branch: str, tip: str) -> dict[str, str]:
         return {}
     if writer.git.ask("merge-base", "--is-ancestor", last_written, tip).code == 0:
         return {}
-    listing = writer.git.run("ls-tree", "-r", "-z", "--name-only", "--full-tree", last_written, "--", f"{LEDGER}/")
-    paths = dict.fromkeys(path for path in listing.text.split("\0") if path)
-    former, present = (tree_entries(writer.git, commit_id, paths) for commit_id in (last_written, tip))
+    former, present = (tree_entries(writer.git, commit_id, LEDGER) for commit_id in (last_written, tip))
     lost = {}
-    for path in paths:
-        if former[path] == present.get(path):
+    for path, entry in former.items():
+        if entry == present.get(path):
             continue
         content = writer.read(last_written, path) or b""
         if content.startswith(writer.read(tip, path) or b""):

@@ -17,7 +17,7 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -140,7 +140,7 @@ def refresh(checkout: Checkout, tip: str, scratch: Path) -> None:
     behind = checkout.behind()
     if not behind:
         return
-    tip_entries, present = tree_entries(checkout.git, tip, behind), _index_entries(checkout.git, behind)
+    tip_entries, present = tree_entries(checkout.git, tip), _index_entries(checkout.git)
     remaining: Behind = {}
     changed: dict[str, tuple[str, str] | None] = {}
     sparse: list[str] = []
@@ -188,28 +188,29 @@ class _IndexEntry:
 _NO_ENTRY = _IndexEntry(None, None, skipped=False)
 
 
-def tree_entries(git: Git, commit: str, paths: Mapping[str, object]) -> dict[str, tuple[str, str]]:
-    """Return path -> (mode, blob) of those of `paths` that a commit holds.
+def tree_entries(git: Git, commit: str, path: str = "") -> dict[str, tuple[str, str]]:
+    """Return path -> (mode, blob) of every file below a directory of a commit, sorted by path.
 
     Args:
         git: the repository.
         commit: a commit id or another tree-ish.
-        paths: relative to the repository's root; only the keys count.
+        path: the directory, relative to the repository's root; "" is the root.
     """
+    inside = ("--", f"{path.rstrip('/')}/") if path else ()
     entries = {}
-    for line in git.run("ls-tree", "-r", "-z", "--full-tree", commit).text.split("\0"):
-        head, tab, path = line.partition("\t")
-        if tab and path in paths:
+    for line in git.run("ls-tree", "-r", "-z", "--full-tree", commit, *inside).text.split("\0"):
+        head, tab, name = line.partition("\t")
+        if tab:
             mode, _, blob = head.split(" ")
-            entries[path] = (mode, blob)
+            entries[name] = (mode, blob)
     return entries
 
 
-def _index_entries(git: Git, paths: Mapping[str, object]) -> dict[str, _IndexEntry]:
+def _index_entries(git: Git) -> dict[str, _IndexEntry]:
     entries: dict[str, _IndexEntry] = {}
     for line in git.run("ls-files", "-z", "-t", "--stage").text.split("\0"):
         head, tab, path = line.partition("\t")
-        if tab and path in paths:
+        if tab:
             tag, mode, blob, stage = head.split(" ")
             entries[path] = _IndexEntry("unmerged" if stage != "0" else mode, blob, skipped=tag == "S")
     return entries
@@ -277,7 +278,7 @@ def _replace_index(
     checkout: Checkout, changed: Mapping[str, tuple[str, str] | None], sparse: Sequence[str], scratch: Path
 ) -> None:
     private = scratch / f"index.{secrets.token_hex(6)}"
-    git = checkout.git.using(index_file=private)
+    git = replace(checkout.git, index_file=private)
     try:
         with suppress(FileNotFoundError):
             shutil.copyfile(checkout.index, private)
@@ -313,15 +314,10 @@ def local_changes(checkout: Checkout, tip: str, directory: str) -> list[LocalCha
         tip: the commit.
         directory: relative to the checkout's root, with a slash at its end.
     """
-    inside = f":(top){directory}"
-    commands = (
-        ("ls-tree", "-r", "-z", "--name-only", "--full-tree", tip, "--", directory),
-        ("ls-files", "-z", "--", inside),
-        ("ls-files", "-z", "--others", "--exclude-standard", "--", inside),
-    )
-    names = {name for command in commands for name in checkout.git.run(*command).text.split("\0") if name}
-    paths = dict.fromkeys(sorted(name for name in names if not _TEMPORARY.search(name)))
-    tip_entries, index_entries = tree_entries(checkout.git, tip, paths), _index_entries(checkout.git, paths)
+    tip_entries, index_entries = tree_entries(checkout.git, tip, directory), _index_entries(checkout.git)
+    untracked = checkout.git.run("ls-files", "-z", "--others", "--exclude-standard", "--", f":(top){directory}").text
+    names = {*tip_entries, *index_entries, *untracked.split("\0")}
+    paths = sorted(name for name in names if name.startswith(directory) and not _TEMPORARY.search(name))
     behind = checkout.behind()
     changes = []
     for path in paths:
@@ -362,7 +358,7 @@ def state(checkout: Checkout, branch: str, tip: str) -> list[str]:
     behind = checkout.behind()
     if not behind or checkout.branch() != branch:
         return []
-    tip_entries, index_entries = tree_entries(checkout.git, tip, behind), _index_entries(checkout.git, behind)
+    tip_entries, index_entries = tree_entries(checkout.git, tip), _index_entries(checkout.git)
     edited: list[str] = []
     stale: list[str] = []
     for path, former in behind.items():

@@ -7,9 +7,10 @@ through to the repository around it. Every command has a deadline.
 from __future__ import annotations
 
 import os
+import secrets
 import signal
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from subprocess import PIPE, Popen, TimeoutExpired
@@ -40,36 +41,24 @@ _OVERRIDES = {
 }
 # Variables that a program may need to run at all. All others are left out, GIT_* above all.
 _PASSED_VARIABLES = ("PATH", "TMPDIR", "LD_LIBRARY_PATH", "SYSTEMROOT")
-
-
-def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the whole environment of a git command."""
-    passed = {name: os.environ[name] for name in _PASSED_VARIABLES if name in os.environ}
-    return {
-        **passed,
-        "LC_ALL": "C",
-        "LANGUAGE": "C",
-        "HOME": "/nonexistent",  # git before 2.32 does not read GIT_CONFIG_GLOBAL
-        "XDG_CONFIG_HOME": "/nonexistent",
-        "GIT_CONFIG_NOSYSTEM": "1",
-        "GIT_CONFIG_SYSTEM": "/dev/null",
-        "GIT_CONFIG_GLOBAL": "/dev/null",
-        "GIT_ATTR_NOSYSTEM": "1",
-        "GIT_NO_REPLACE_OBJECTS": "1",
-        "GIT_TERMINAL_PROMPT": "0",
-        "GIT_OPTIONAL_LOCKS": "0",
-        "GIT_EDITOR": "true",
-        "GIT_AUTHOR_NAME": NAME,
-        "GIT_AUTHOR_EMAIL": EMAIL,
-        "GIT_COMMITTER_NAME": NAME,
-        "GIT_COMMITTER_EMAIL": EMAIL,
-        **(extra or {}),
-    }
-
-
-def options() -> list[str]:
-    """Return the `-c` options that precede every git command."""
-    return [part for key, value in _OVERRIDES.items() for part in ("-c", f"{key}={value}")]
+_VARIABLES = {
+    "LC_ALL": "C",
+    "LANGUAGE": "C",
+    "HOME": "/nonexistent",  # git before 2.32 does not read GIT_CONFIG_GLOBAL
+    "XDG_CONFIG_HOME": "/nonexistent",
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_CONFIG_SYSTEM": "/dev/null",
+    "GIT_CONFIG_GLOBAL": "/dev/null",
+    "GIT_ATTR_NOSYSTEM": "1",
+    "GIT_NO_REPLACE_OBJECTS": "1",
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_OPTIONAL_LOCKS": "0",
+    "GIT_EDITOR": "true",
+    "GIT_AUTHOR_NAME": NAME,
+    "GIT_AUTHOR_EMAIL": EMAIL,
+    "GIT_COMMITTER_NAME": NAME,
+    "GIT_COMMITTER_EMAIL": EMAIL,
+}
 
 
 def text_of(path: Path) -> str | None:
@@ -108,25 +97,18 @@ class Git:
     work_tree: Path | None = None
     index_file: Path | None = None
 
-    def using(self, *, work_tree: Path | None = None, index_file: Path | None = None) -> Git:
-        """Return the same repository with another checkout or index.
-
-        Args:
-            work_tree: the checkout; None keeps the present one.
-            index_file: the index; None keeps the present one.
-        """
-        return replace(self, work_tree=work_tree or self.work_tree, index_file=index_file or self.index_file)
-
     def command(self, *arguments: str) -> list[str]:
         """Return the whole command line."""
         locations = [f"--git-dir={self.git_dir}", *([f"--work-tree={self.work_tree}"] if self.work_tree else [])]
-        return ["git", "--no-pager", *locations, *options(), *arguments]
+        overrides = [part for key, value in _OVERRIDES.items() for part in ("-c", f"{key}={value}")]
+        return ["git", "--no-pager", *locations, *overrides, *arguments]
 
-    def environment(self, extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    def environment(self) -> dict[str, str]:
         """Return the command's whole environment."""
+        passed = {name: os.environ[name] for name in _PASSED_VARIABLES if name in os.environ}
         index = {"GIT_INDEX_FILE": str(self.index_file)} if self.index_file else {}
         ceiling = (self.work_tree or self.git_dir).parent
-        return clean_environment({"GIT_CEILING_DIRECTORIES": str(ceiling), **index, **(extra or {})})
+        return {**passed, **_VARIABLES, "GIT_CEILING_DIRECTORIES": str(ceiling), **index}
 
     def ask(
         self,
@@ -135,7 +117,7 @@ class Git:
         extra: Mapping[str, str] | None = None,
         deadline_s: float = DEADLINE_S,
     ) -> GitAnswer:
-        """Run a command and return its output, whatever its exit status.
+        """Run a command and return its output, whatever its exit status. At the deadline it gets SIGTERM, then SIGKILL.
 
         Args:
             arguments: the command's arguments after `git`.
@@ -144,11 +126,31 @@ class Git:
             deadline_s: time limit of the command, in seconds.
 
         Raises:
-            RepositoryError: git is missing, or did not end within `deadline_s`.
+            RepositoryError: git is missing, its directory does not exist, or it did not end within `deadline_s`.
         """
-        command, environment = self.command(*arguments), self.environment(extra)
+        command, environment = self.command(*arguments), {**self.environment(), **(extra or {})}
         directory = self.work_tree or self.git_dir
-        return run_git(command, environment=environment, directory=directory, stdin=stdin, deadline_s=deadline_s)
+        try:
+            # It has a process group of its own, which is ended as a whole.
+            process = Popen(
+                command, cwd=directory, env=environment, stdin=PIPE, stdout=PIPE, stderr=PIPE, start_new_session=True
+            )
+        except FileNotFoundError as error:
+            if not directory.is_dir():
+                raise RepositoryError("this directory does not exist", where=str(directory)) from error
+            raise RepositoryError("git is not installed", remedy="install git 2.30 or newer") from error
+        with process:
+            try:
+                stdout, stderr = process.communicate(stdin, timeout=deadline_s)
+            except TimeoutExpired as error:
+                _end(process)
+                raise RepositoryError(
+                    f"git did not answer within {deadline_s:g} s: {' '.join(command)[-200:]}", where=str(directory)
+                ) from error
+            except BaseException:
+                _end(process)
+                raise
+        return GitAnswer(process.returncode, stdout, stderr.decode(errors="replace"))
 
     def run(self, *arguments: str, stdin: bytes = b"") -> GitAnswer:
         """Run a command that must succeed, and return its output.
@@ -167,42 +169,19 @@ class Git:
         return answer
 
 
-def run_git(
-    command: list[str], *, environment: dict[str, str], directory: Path, stdin: bytes, deadline_s: float
-) -> GitAnswer:
-    """Run one command line of git in a directory. At the deadline it gets SIGTERM, then SIGKILL.
+@contextmanager
+def scratch_index(git: Git, directory: Path) -> Iterator[Git]:
+    """Provide the same repository with an empty private index within a `with` block.
 
     Args:
-        command: the whole command line.
-        environment: the whole environment.
-        directory: the working directory.
-        stdin: the bytes on standard input.
-        deadline_s: time limit in seconds.
-
-    Raises:
-        RepositoryError: git is missing, the directory does not exist, or the deadline has passed.
+        git: the repository.
+        directory: the directory of the index' file, which is removed at the end unless it was renamed.
     """
+    index = directory / f"index.{secrets.token_hex(6)}"
     try:
-        # It has a process group of its own, which is ended as a whole.
-        process = Popen(
-            command, cwd=directory, env=environment, stdin=PIPE, stdout=PIPE, stderr=PIPE, start_new_session=True
-        )
-    except FileNotFoundError as error:
-        if not directory.is_dir():
-            raise RepositoryError("this directory does not exist", where=str(directory)) from error
-        raise RepositoryError("git is not installed", remedy="install git 2.30 or newer") from error
-    with process:
-        try:
-            stdout, stderr = process.communicate(stdin, timeout=deadline_s)
-        except TimeoutExpired as error:
-            _end(process)
-            raise RepositoryError(
-                f"git did not answer within {deadline_s:g} s: {' '.join(command)[-200:]}", where=str(directory)
-            ) from error
-        except BaseException:
-            _end(process)
-            raise
-    return GitAnswer(process.returncode, stdout, stderr.decode(errors="replace"))
+        yield replace(git, index_file=index)
+    finally:
+        index.unlink(missing_ok=True)
 
 
 def _end(process: Popen[bytes]) -> None:

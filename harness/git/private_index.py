@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from harness.git.checkout import locked_index
-from harness.git.environment import Git
+from harness.git.environment import Git, scratch_index
 from harness.git.worktree_places import Worktree
 
 _STALE_LOCK_S = 60.0
@@ -27,17 +26,13 @@ def new_index(tree: Worktree, commit: str) -> Iterator[Git]:
     Yields:
         Git on the worktree with the private index.
     """
-    index = tree.admin / f"index.{secrets.token_hex(6)}.new"
-    private = tree.git.using(index_file=index)
-    try:
+    with scratch_index(tree.git, tree.admin) as private:
         private.run("read-tree", commit)
         names = private.run("ls-files", "-z").stdout.split(b"\0")
         inside = f"{tree.place.path}/".encode()
         outside = b"".join(name + b"\0" for name in names if name and not name.startswith(inside))
         private.run("update-index", "-z", "--skip-worktree", "--stdin", stdin=outside)
         yield private
-    finally:
-        index.unlink(missing_ok=True)
 
 
 def install_index(tree: Worktree, private: Git) -> bool:

@@ -11,13 +11,14 @@ from __future__ import annotations
 import secrets
 import shutil
 import time
-from contextlib import ExitStack, suppress
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from harness.errors import RepositoryError
 from harness.failpoints import failpoint
 from harness.git.branch_commits import resolve
-from harness.git.environment import Git
+from harness.git.environment import Git, scratch_index
 from harness.git.private_index import add_all, changes, drop_stale_lock, install_index, new_index, restore_missing
 from harness.git.repo import Repo
 from harness.git.worktree_places import (
@@ -133,13 +134,8 @@ def _discard(git: Git, tree: Worktree) -> None:
 
 def _save(git: Git, tree: Worktree, tip: str | None) -> None:
     """Commit the files of a worktree to refs/harness/saved/<worker>/<suite>/<name>/<commit>."""
-    with ExitStack() as stack:
-        if tip is None:
-            empty_index = tree.path.with_name(f"{_REMOVED}{tree.path.name}.index")
-            private = git.using(work_tree=tree.path, index_file=empty_index)
-            stack.callback(empty_index.unlink, missing_ok=True)
-        else:
-            private = stack.enter_context(new_index(tree, tip))
+    worktree_git = replace(git, work_tree=tree.path)
+    with new_index(tree, tip) if tip else scratch_index(worktree_git, tree.admin) as private:
         add_all(private, ".")
         tree_id = private.run("write-tree").text
     parent = ("-p", tip) if tip else ()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from harness.errors import ConfigurationError, RepositoryError
 from harness.formats.ledger_heads import HEADER
-from harness.git.environment import Git, clean_environment, options, run_git
+from harness.git.environment import Git
 from harness.git.repo import Repo
 from harness.ledger.coordination import default_text
 from harness.model.paths import HEADS, PROBLEMS, WORKTREES
@@ -107,10 +107,7 @@ def _checked_out_branch(root: Path) -> str:
         RepositoryError: HEAD is detached, or git refuses.
     """
     if not (root / ".git").exists():
-        command = ["git", *options(), "init", "--quiet", "--template=", "--initial-branch=main", str(root)]
-        answer = run_git(command, environment=clean_environment(), directory=root, stdin=b"", deadline_s=60)
-        if answer.code:
-            raise RepositoryError(f"git init: {answer.stderr.strip()}", where=str(root))
+        Git(root / ".git", root).run("init", "--quiet", "--template=", "--initial-branch=main")
     git = Git(Workspace(root).git_common_dir)
     head = git.ask("symbolic-ref", "--quiet", "--short", "HEAD")
     if head.code:

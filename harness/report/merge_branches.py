@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from harness.errors import RepositoryError
 from harness.git.branch_commits import resolve
+from harness.git.environment import Git, scratch_index
 from harness.git.repo import Repo
 
 PUSH_TIMEOUT_S = 300.0
@@ -79,16 +79,12 @@ def make_win_branch(
 def _commit(repo: Repo, base: str, path: str, tree: str, message: str) -> str:
     scratch = repo.workspace.state / "git"
     scratch.mkdir(parents=True, exist_ok=True)
-    private = scratch / f"index.{secrets.token_hex(6)}"
-    git = repo.git.using(index_file=private)
-    try:
+    with scratch_index(repo.git, scratch) as git:
         git.run("read-tree", base)
         inside = git.run("ls-files", "-z", "--", f"{path}/").stdout
         git.run("update-index", "-z", "--force-remove", "--stdin", stdin=inside)
         git.run("read-tree", f"--prefix={path}/", tree)
         root_tree = git.run("write-tree").text
-    finally:
-        private.unlink(missing_ok=True)
     return repo.git.run("commit-tree", root_tree, "-p", base, stdin=message.encode()).text
 
 
@@ -158,7 +154,7 @@ def push(repo: Repo, remote: str, branches: Mapping[str, bool]) -> None:
     extra = {name: os.environ[name] for name in _FOR_REMOTES if name in os.environ}
     if "HOME" in extra:
         extra["GIT_CONFIG_GLOBAL"] = f"{extra['HOME']}/.gitconfig"  # credential helpers, `insteadOf`, `sshCommand`
-    git = repo.git.using(work_tree=repo.workspace.root)  # a remote's relative path is relative to the checkout
+    git = Git(repo.git.git_dir, repo.workspace.root)  # a remote's relative path is relative to the checkout
     for branch, replace in branches.items():
         refspec = f"{'+' if replace else ''}refs/heads/{branch}:refs/heads/{branch}"
         answer = git.ask("push", "--quiet", remote, refspec, extra=extra, deadline_s=PUSH_TIMEOUT_S)
