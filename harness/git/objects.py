@@ -33,8 +33,8 @@ class TreeEntry:
     id: str
 
 
-def commit_of(oid: str, raw: bytes) -> Commit | None:
-    """Return a commit from its object's bytes; None if its message is not UTF-8, which only git decodes.
+def commit_of(oid: str, raw: bytes) -> Commit:
+    """Return a commit from its object's bytes.
 
     Args:
         oid: the commit's id.
@@ -45,12 +45,11 @@ def commit_of(oid: str, raw: bytes) -> Commit | None:
     for line in head.split(b"\n"):
         key, _, value = line.partition(b" ")
         fields.setdefault(key, []).append(value)
+    encoding = fields.get(b"encoding", [b"utf-8"])[0]
     try:
-        text = message.decode()
-    except UnicodeDecodeError:
-        return None
-    if b"encoding" in fields:
-        return None
+        text = message.decode(encoding.decode())
+    except (LookupError, ValueError):  # an unknown encoding, or bytes that are not text in it
+        text = message.decode(errors="surrogateescape")
     paragraph = text.lstrip("\n").partition("\n\n")[0]
     at = int(fields[b"committer"][0].rsplit(b" ", 2)[1])
     parents = tuple(parent.decode() for parent in fields.get(b"parent", ()))

@@ -16,7 +16,7 @@ from harness.git.branch_commits import BranchBusyError
 from harness.git.checkout import LocalChange
 from harness.git.environment import Git
 from harness.git.object_reader import ObjectReader
-from harness.git.objects import Commit, commit_of, trailers_of
+from harness.git.objects import Commit, commit_of
 from harness.git.tree_export import UnfitTreeError, export_tree, name_in
 from harness.git.worktree_places import git_dir_of
 from harness.workspace.directories import Workspace
@@ -122,9 +122,7 @@ class Repo:
             commit: a commit id or revision expression.
             path: a directory relative to the repository's root; "" is the root.
         """
-        inside = ["--", f"{path.rstrip('/')}/"] if path else []
-        answer = self.git.run("ls-tree", "-r", "-z", "--name-only", "--full-tree", commit, *inside)
-        return [name for name in answer.text.split("\0") if name]
+        return list(checkout.tree_entries(self.git, commit, path))
 
     def blobs(self, commit: str, path: str) -> dict[str, Blob]:
         """Return every file below `path` in a commit, with its object id and size.
@@ -174,7 +172,10 @@ class Repo:
             base: the commit whose history is excluded.
         """
         line = self.line_of_commits(branch_commit, base)
-        return line if line is not None else self._log("--reverse", "--topo-order", branch_commit, f"^{base}")
+        if line is not None:
+            return line
+        ids = self.git.run("rev-list", "--reverse", "--topo-order", branch_commit, f"^{base}").text.split()
+        return [self.commit(oid) for oid in ids]
 
     def line_of_commits(self, newer: str, older: str, *, max_commits: int = 8) -> list[Commit] | None:
         """Return the commits after `older` up to `newer`, oldest first, if they form a line without merges.
@@ -192,8 +193,7 @@ class Repo:
         line: list[Commit] = []
         oid = newer
         while oid != older:
-            raw = self._objects.read(oid) if len(line) < max_commits else None
-            commit = commit_of(oid, raw.content) if raw and raw.kind == "commit" else None
+            commit = self._commit(oid) if len(line) < max_commits else None
             if commit is None or len(commit.parents) != 1:
                 return None
             line.append(commit)
@@ -215,13 +215,14 @@ class Repo:
         Raises:
             RepositoryError: the repository does not hold it.
         """
-        return self._log("--max-count=1", oid)[0]
+        commit = self._commit(oid)
+        if commit is None:
+            raise RepositoryError(f"there is no commit {oid}", where=str(self.workspace.root))
+        return commit
 
-    def _log(self, *selection: str) -> list[Commit]:
-        form = "--format=%H%x00%T%x00%P%x00%ct%x00%s%x00%B%x00"
-        plain = ("--no-show-signature", "--no-mailmap", "--no-notes", "--no-color", "--encoding=UTF-8")
-        fields = self.git.run("log", *plain, form, *selection, "--").text.split("\0")
-        return [_commit(fields[start : start + 6]) for start in range(0, len(fields) - 1, 6)]
+    def _commit(self, oid: str) -> Commit | None:
+        raw = self._objects.read(oid)
+        return commit_of(oid, raw.content) if raw and raw.kind == "commit" else None
 
     # --- commits on branches that people use too ---
 
@@ -324,8 +325,3 @@ def requirements(workspace: Workspace) -> list[str]:
         "the repository is bare: the workspace needs a checkout": settings.get("core.bare") == "true",
     }
     return [sentence for sentence, applies in problems.items() if applies]
-
-
-def _commit(fields: Sequence[str]) -> Commit:
-    oid, tree, parents, at, subject, body = fields
-    return Commit(oid.strip(), tree, tuple(parents.split()), int(at), trailers_of(body), subject)

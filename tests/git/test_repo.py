@@ -12,6 +12,7 @@ import pytest
 
 from harness.errors import RepositoryError
 from harness.git.environment import Git
+from harness.git.objects import Commit, trailers_of
 from harness.git.repo import Repo, UnfitTreeError, requirements
 from harness.workspace.directories import Workspace
 from tests.ledger.ledgers import git, make_workspace
@@ -97,7 +98,7 @@ def test_commits_are_listed_oldest_first_with_their_trailers(repo: Repo) -> None
     assert commits[1].tree == repo.tree_of(two)
     assert repo.commit(commit_id) == commits[0]
     assert repo.new_commits(base, two) == []
-    with pytest.raises(RepositoryError, match="git log"):
+    with pytest.raises(RepositoryError, match="there is no commit"):
         repo.commit("1" * 40)
 
 
@@ -227,7 +228,11 @@ def test_commits_read_as_objects_are_those_of_git_log(repo: Repo, message: str) 
     line = repo.line_of_commits(repo.tip("main"), base)
     assert line is not None
     assert len(line) == 3
-    assert line == [repo.commit(commit.id) for commit in line]
+    for commit in line:
+        form = "--format=%T%x00%P%x00%ct%x00%s%x00%B"
+        tree, parents, at, subject, body = git(root, "log", "-1", form, commit.id).split("\0")
+        assert commit == Commit(commit.id, tree, tuple(parents.split()), int(at), trailers_of(body), subject)
+        assert commit == repo.commit(commit.id)
     assert repo.line_of_commits(repo.tip("main"), base, max_commits=2) is None
 
 
@@ -243,12 +248,15 @@ def test_a_history_that_is_no_line_is_left_to_git(repo: Repo) -> None:
     assert repo.line_of_commits(other_commit, side) is None
 
 
-def test_a_message_in_another_encoding_is_read_by_git(repo: Repo) -> None:
+@pytest.mark.parametrize(("encoding", "subject"), [("ISO-8859-1", "café"), ("no encoding", "caf\udce9")])
+def test_a_message_in_another_encoding_is_read(repo: Repo, encoding: str, subject: str) -> None:
     root, base = repo.workspace.root, repo.tip("main")
-    git(root, "config", "i18n.commitEncoding", "ISO-8859-1")
-    commit_by_hand(root, "caf\u00e9".encode("latin-1").decode("latin-1"), {"a": "1"})
-    assert repo.line_of_commits(repo.tip("main"), base) is None
-    assert len(repo.new_commits(repo.tip("main"), base)) == 1
+    git(root, "config", "i18n.commitEncoding", encoding)
+    message = root / ".git" / "message"
+    message.write_bytes("café".encode("latin-1"))
+    git(root, "commit", "-q", "--allow-empty", "-F", str(message))
+    (commit,) = repo.new_commits(repo.tip("main"), base)
+    assert (commit.subject, commit.trailers) == (subject, {})
 
 
 def test_a_branch_that_moves_is_seen_by_the_reader_that_runs(repo: Repo) -> None:
