@@ -150,7 +150,7 @@ def main() -> None:
     parser.add_argument("--list", action="store_true", help="Write the hosts, once, and end.")
     arguments = parser.parse_args()
     _end_with_parent()
-    lines = os.fdopen(os.dup(1), "w", buffering=1)
+    lines = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # Ray prints to stdout, which carries the events
     write = _writer(lines)
     try:
@@ -200,8 +200,7 @@ def _writer(lines: IO[str]) -> Callable[[BaseModel], None]:
 
     def write(event: BaseModel) -> None:
         with lock:
-            lines.write(event.model_dump_json() + "\n")
-            lines.flush()
+            print(event.model_dump_json(), file=lines, flush=True)
 
     return write
 

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from subprocess import PIPE, Popen
 from typing import IO
@@ -273,15 +274,13 @@ def parcel_of(line: bytes) -> Parcel:
     problem, solution, root = Path(request["problem_dir"]), request.get("solution_dir"), request.get("data_root")
     names = data_files(problem, Path(root)) if root else []
     return Parcel(
-        problem=manifest_of(problem),
-        solution=manifest_of(Path(solution)) if solution else None,
-        data=manifest_of(Path(root), names) if root else None,
+        problem_dir=manifest_of(problem),
+        solution_dir=manifest_of(Path(solution)) if solution else None,
+        data_root=manifest_of(Path(root), names) if root else None,
     )
 
 
 def _close(stream: IO[str] | None) -> None:
     if stream is not None:
-        try:
+        with suppress(OSError):  # the bridge did not take its last order
             stream.close()
-        except OSError:
-            logger.info("the bridge did not take its last order")

@@ -15,25 +15,22 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
+from typing import IO
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
 from harness.errors import FormatError, HostFaultError
 from harness.formats.bounded import load_json
 from harness.formats.tensors import find_tensor_file
+from harness.model.base_models import StrictModel
 
-_READ_BYTES = 1 << 20
 CACHE_BYTES = 20_000_000_000
 """Least recently used directories are removed beyond this."""
 LEAST_FREE_BYTES = 1_000_000_000
 """A host with less free space takes no work: a build needs some of it."""
 
 
-class _Content(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class ManifestFile(_Content):
+class ManifestFile(StrictModel):
     """One file or symbolic link of a directory."""
 
     path: str
@@ -53,7 +50,7 @@ class ManifestFile(_Content):
         return path
 
 
-class Manifest(_Content):
+class Manifest(StrictModel):
     """A directory's files, ordered by path."""
 
     files: tuple[ManifestFile, ...]
@@ -69,18 +66,18 @@ class Manifest(_Content):
         return {file.sha256: file.size for file in self.files if file.link is None}
 
 
-class Parcel(_Content):
-    """The directories that one request names."""
+class Parcel(StrictModel):
+    """The directories that one request names, under the request's keys."""
 
-    problem: Manifest
-    solution: Manifest | None = None
-    data: Manifest | None = None
+    problem_dir: Manifest
+    solution_dir: Manifest | None = None
+    data_root: Manifest | None = None
     """Files of the data root that the problem's workloads read."""
 
     @property
-    def manifests(self) -> tuple[Manifest, ...]:
-        """The manifests that are present."""
-        return tuple(item for item in (self.problem, self.solution, self.data) if item is not None)
+    def manifests(self) -> dict[str, Manifest]:
+        """Key of the request -> manifest, of those that are present."""
+        return {name: manifest for name, manifest in self if manifest is not None}
 
 
 def manifest_of(directory: Path, paths: Iterable[str] | None = None) -> Manifest:
@@ -134,10 +131,9 @@ def _is_inside(path: PurePosixPath) -> bool:
 
 
 def _all_files(directory: Path) -> Iterator[str]:
-    for root, directories, files in os.walk(directory):
-        links = [name for name in directories if (Path(root) / name).is_symlink()]
-        for name in (*files, *links):
-            yield (Path(root) / name).relative_to(directory).as_posix()
+    for path in directory.rglob("*"):
+        if path.is_symlink() or not path.is_dir():
+            yield path.relative_to(directory).as_posix()
 
 
 def _file(directory: Path, name: str, *, follow: bool) -> ManifestFile:
@@ -161,11 +157,8 @@ def _sha256(file: Path, size: int, mtime_ns: int, inode: int) -> str:
 
 def hash_file(file: Path) -> str:
     """Return the sha256 of a file's bytes."""
-    digest = hashlib.sha256()
     with file.open("rb") as stream:
-        while part := stream.read(_READ_BYTES):
-            digest.update(part)
-    return digest.hexdigest()
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 class ContentStore:
@@ -248,15 +241,13 @@ class ContentStore:
         directory = self.directory(manifest)
         try:
             directory.parent.mkdir(parents=True, exist_ok=True)
-            lock = os.open(f"{directory}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            lock = _lock_file(directory)
         except OSError as error:
             raise _unusable(self._root, error) from error
-        try:
+        with lock:
             fcntl.flock(lock, fcntl.LOCK_SH)
             self._make(manifest, directory)
             yield directory
-        finally:
-            os.close(lock)
 
     def _make(self, manifest: Manifest, directory: Path) -> None:
         incoming = directory.with_name(f"incoming-{directory.name}.{self._part}")
@@ -298,18 +289,18 @@ class ContentStore:
         if path.is_file():
             path.unlink(missing_ok=True)
             return True
-        lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
+        with _lock_file(path) as lock, suppress(BlockingIOError):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(path, ignore_errors=True)
-        except BlockingIOError:
-            return False
-        finally:
-            os.close(lock)
-        return True
+            return True
+        return False
 
     def _blob(self, sha256: str) -> Path:
         return self._root / "blobs" / sha256[:2] / sha256
+
+
+def _lock_file(directory: Path) -> IO[str]:
+    return Path(f"{directory}.lock").open("a")
 
 
 def _rename_first(incoming: Path, directory: Path) -> None:

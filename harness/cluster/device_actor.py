@@ -126,11 +126,12 @@ class DeviceActor:
         places = blob_places(parcel, line)
         for sha256 in missing:
             file, size = places[sha256]
-            for offset in range(0, max(size, 1), CHUNK_BYTES):
-                data, last = _read(file, offset), offset + CHUNK_BYTES >= size
-                refused = ray.get(self._actor.store.remote(sha256, offset, data, last), timeout=_ANSWER_S)
-                if refused:
-                    raise HostRefusalError(refused)
+            with file.open("rb") as stream:
+                for offset in range(0, max(size, 1), CHUNK_BYTES):
+                    data, last = stream.read(CHUNK_BYTES), offset + CHUNK_BYTES >= size
+                    refused = ray.get(self._actor.store.remote(sha256, offset, data, last), timeout=_ANSWER_S)
+                    if refused:
+                        raise HostRefusalError(refused)
 
     def _listen(self, actor: Any, number: int) -> None:  # noqa: ANN401 - Ray's handles have no type
         """Pass events on until the process has ended."""
@@ -178,19 +179,12 @@ def blob_places(parcel: Parcel, line: str) -> dict[str, tuple[Path, int]]:
         line: the request, with directories of the head.
     """
     request = load_json(line, where="a request")
-    named = (parcel.problem, "problem_dir"), (parcel.solution, "solution_dir"), (parcel.data, "data_root")
     places = {}
-    for manifest, name in named:
-        for file in manifest.files if manifest is not None else ():
+    for name, manifest in parcel.manifests.items():
+        for file in manifest.files:
             if file.link is None:
                 places[file.sha256] = Path(request[name]) / file.path, file.size
     return places
-
-
-def _read(file: Path, offset: int) -> bytes:
-    with file.open("rb") as stream:
-        stream.seek(offset)
-        return stream.read(CHUNK_BYTES)
 
 
 def _reason(host: str, error: Exception) -> str:

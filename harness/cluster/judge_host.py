@@ -79,7 +79,9 @@ class JudgeHost:
     def missing(self, parcel: str) -> list[str]:
         """Return the sha256 of the blobs that this host lacks for a parcel."""
         manifests = Parcel.model_validate_json(parcel).manifests
-        return list(dict.fromkeys(sha256 for manifest in manifests for sha256 in self._store.missing(manifest)))
+        return list(
+            dict.fromkeys(sha256 for manifest in manifests.values() for sha256 in self._store.missing(manifest))
+        )
 
     def store(self, sha256: str, offset: int, data: bytes, last: bool) -> str:
         """Store a part of a blob; return an error message, or an empty text.
@@ -179,10 +181,8 @@ class JudgeHost:
             self._locked_directories.append(locks)
             if len(self._locked_directories) > _KEPT_REQUESTS:
                 self._locked_directories.popleft().close()
-            named = {"problem_dir": parcel.problem, "solution_dir": parcel.solution, "data_root": parcel.data}
-            for name, manifest in named.items():
-                lock = self._store.locked_directory(manifest) if manifest is not None else None
-                content[name] = str(locks.enter_context(lock)) if lock is not None else None
+            for name, manifest in parcel.manifests.items():
+                content[name] = str(locks.enter_context(self._store.locked_directory(manifest)))
         return json.dumps(content).encode() + b"\n"
 
     def _take_in(self, notice: JudgeNotice) -> None:

@@ -8,18 +8,15 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from harness.cluster.content import Parcel
 from harness.errors import EXIT_HOST_FAULT
+from harness.model.base_models import StrictModel
 from harness.model.process_status import HostStatus
 
 
-class _BridgeLine(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class _OfProcess(_BridgeLine):
+class _OfProcess(StrictModel):
     device: str
     number: int
     """The client's number of a judge process; all orders to it and its events name it."""
@@ -48,7 +45,7 @@ class EndJudge(_OfProcess):
     kill: bool = False
 
 
-class HostsChanged(_BridgeLine):
+class HostsChanged(StrictModel):
     """From the bridge: all present hosts."""
 
     event: Literal["hosts"] = "hosts"
@@ -84,7 +81,7 @@ class RemoteJudgeEnded(_OfProcess):
         return cls(device=device, number=number, reason=reason, exit_code=EXIT_HOST_FAULT)
 
 
-class BridgeFailed(_BridgeLine):
+class BridgeFailed(StrictModel):
     """From the bridge: the reason of its end."""
 
     event: Literal["failed"] = "failed"
@@ -94,7 +91,7 @@ class BridgeFailed(_BridgeLine):
     """Another attempt does not help."""
 
 
-class HeadFacts(_BridgeLine):
+class HeadFacts(StrictModel):
     """The head that uses a cluster, for the message that a second head prints."""
 
     host: str
@@ -102,7 +99,7 @@ class HeadFacts(_BridgeLine):
     workspace: str
 
 
-class HostFacts(_BridgeLine):
+class HostFacts(StrictModel):
     """Facts of a judge host, collected on that host."""
 
     host: str

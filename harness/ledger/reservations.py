@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
+from harness.model.base_models import StrictModel
 from harness.workspace.directories import Workspace
 from harness.workspace.files import atomic_write, file_lock, read_record
 from harness.workspace.processes import start_ticks
@@ -22,10 +21,8 @@ _LOCK_S = 30.0
 _NAME = "reservations.json"
 
 
-class Reservation(BaseModel):
+class Reservation(StrictModel):
     """Upper bound on the cost of one request in flight, and the process that waits for its answer."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     id: str
     run: str
@@ -37,9 +34,7 @@ class Reservation(BaseModel):
     process_start_ticks: int
 
 
-class _Reservations(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
+class _Reservations(StrictModel):
     format: Literal[1] = 1
     reservations: tuple[Reservation, ...] = ()
 

@@ -138,8 +138,8 @@ def test_a_parcel_has_the_data_files_that_workloads_read(tmp_path: Path) -> None
     assert data_files(problem, data) == ["weights/a.safetensors"]
     line = json.dumps({"problem_dir": str(problem), "solution_dir": None, "data_root": str(data)})
     parcel = parcel_of(line.encode())
-    assert parcel.solution is None
-    assert parcel.data is not None
-    assert [file.path for file in parcel.data.files] == ["weights/a.safetensors"]
+    assert parcel.solution_dir is None
+    assert parcel.data_root is not None
+    assert [file.path for file in parcel.data_root.files] == ["weights/a.safetensors"]
     places = blob_places(Parcel.model_validate_json(parcel.model_dump_json()), line)
     assert {file.name for file, _ in places.values()} == {"workload.jsonl", "own.safetensors", "a.safetensors"}
