@@ -9,11 +9,14 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.cycle import running
+from harness.git import worktrees
 from harness.git.repo import Repo
+from harness.git.solution_commits import commit_solution
+from harness.git.worktree_places import Place
 from harness.ledger.create_workspace import create_workspace
 from harness.ledger.ledger import read_records
-from harness.ledger.submission import read_outcome, solution_dir
-from harness.model.paths import ledger_file
+from harness.ledger.submission import read_outcome
+from harness.model.paths import ledger_file, solution_path
 from harness.workspace.directories import Workspace
 from harness.workspace.status import read_daemon_status
 from tests.waiting import wait_until
@@ -39,13 +42,13 @@ def commit_candidates(root: Path, problem: str, count: int) -> Iterator[_Values]
         return
     workspace = create_workspace(root / "workspace").workspace
     with running(workspace, "daemon", "--device", "cpu"), Repo(workspace) as repo:
-        worktree = repo.add_worktree(_WORKER, problem, f"agents/main/{_WORKER}/{problem}", repo.tip("main"))
-        source = solution_dir(worktree, problem, "cpu") / "kernel.cpp"
+        worktree = worktrees.add(repo, Place(_WORKER, problem), f"agents/main/{_WORKER}/{problem}", repo.tip("main"))
+        source = worktree / solution_path(problem, "cpu") / "kernel.cpp"
         original = source.read_text()
         for number in range(count + 1):
             source.write_text(f"{original}// candidate {number}\n")
             committed_at = time.time()
-            submission = repo.commit_solution(worktree, problem, "cpu", f"Candidate {number}", {})
+            submission = commit_solution(repo, worktree, problem, "cpu", f"Candidate {number}", {})
             file = workspace.outcome_file(problem, "cpu", submission.tree)
             outcome = wait_until(partial(read_outcome, file), deadline_s=_DEADLINE_S, poll_s=_POLL_S, event="an entry")
             wait_until(lambda: _is_idle(workspace), deadline_s=_DEADLINE_S, poll_s=_POLL_S, event="an idle daemon")
@@ -63,7 +66,7 @@ def commit_candidates(root: Path, problem: str, count: int) -> Iterator[_Values]
 
 def _to_confirmation_s(workspace: Workspace, repo: Repo, problem: str, seq: int, committed_at: float) -> float | None:
     """Return the seconds from a commit to the confirmation of its evaluation; None if it was not confirmed."""
-    for entry in read_records(workspace, repo, ledger_file(problem)):
+    for entry in read_records(workspace, repo, ledger_file(problem), branch="main"):
         if entry["kind"] == "confirmation" and entry["cites"] == seq:
             return _seconds(str(entry["at"])) - committed_at
     return None

@@ -25,6 +25,8 @@ from benchmarks.ledger import Figure
 from harness.formats.problems import load_problem
 from harness.formats.solutions import with_params
 from harness.git.repo import Repo
+from harness.git.worktree_places import Place
+from harness.git.worktrees import add
 from harness.ledger.create_workspace import create_workspace
 from harness.workspace.status import read_planner_status
 from tests.waiting import wait_until
@@ -57,7 +59,7 @@ def worktrees(root: Path) -> list[Figure]:
         started_at = time.perf_counter()
         for number in range(235):
             problem = f"many/p{number:03d}"
-            repo.add_worktree("w01", problem, f"agents/main/w01/{problem}", base)
+            add(repo, Place("w01", problem), f"agents/main/w01/{problem}", base)
         took = time.perf_counter() - started_at
     return [Figure("235 sparse worktrees", "60 s", f"{took:.1f} s")]
 

@@ -14,8 +14,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from harness.git import worktrees
 from harness.git.repo import Repo
-from harness.ledger.submission import read_outcome, solution_dir
+from harness.git.solution_commits import commit_solution
+from harness.git.worktree_places import Place
+from harness.ledger.submission import read_outcome
+from harness.model.paths import solution_path
 from harness.workspace.directories import Workspace
 from harness.workspace.status import read_daemon_status
 from tests.waiting import wait_until
@@ -66,13 +70,13 @@ def cycles(
     """
     measured = Cycles()
     with Repo(workspace) as repo:
-        worktree = repo.add_worktree(worker, problem, f"agents/main/{worker}/{problem}", repo.tip("main"))
-        directory = solution_dir(worktree, problem, target)
+        worktree = worktrees.add(repo, Place(worker, problem), f"agents/main/{worker}/{problem}", repo.tip("main"))
+        directory = worktree / solution_path(problem, target)
         directory.mkdir(parents=True, exist_ok=True)
         for number in range(candidates + 1):
             time.sleep(STANDBY_S)
             write(directory, number)
-            submission = repo.commit_solution(worktree, problem, target, f"Candidate {number}", {})
+            submission = commit_solution(repo, worktree, problem, target, f"Candidate {number}", {})
             committed_at = time.perf_counter()
             wait_until(lambda: _busy(workspace), deadline_s=30, poll_s=0.005, event="the candidate in the queue")
             queued = time.perf_counter() - committed_at

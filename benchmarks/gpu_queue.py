@@ -28,11 +28,13 @@ from tabulate import tabulate
 from benchmarks.cycle import running
 from benchmarks.gpu import SOURCE, TRITON, fresh_cuda, problem, solution
 from harness.cli.devices import gpu_target
+from harness.git import worktrees
 from harness.git.repo import Repo
+from harness.git.solution_commits import commit_solution
+from harness.git.worktree_places import Place
 from harness.ledger.create_workspace import create_workspace
 from harness.ledger.ledger import read_records
-from harness.ledger.submission import solution_dir
-from harness.model.paths import ledger_file
+from harness.model.paths import ledger_file, solution_path
 from harness.workspace.directories import Workspace
 from harness.workspace.status import read_daemon_status
 from tests.waiting import wait_until
@@ -89,7 +91,7 @@ def measure(workspace: Workspace, repo: Repo, part: str, target: str, count: int
     worktrees = [_prepare(repo, f"{part}-{number:02d}", key, target, write, judges + number) for number in range(count)]
     begin = time.perf_counter()
     for number, worktree in enumerate(worktrees):
-        repo.commit_solution(worktree, key, target, f"Candidate {number}", {})
+        commit_solution(repo, worktree, key, target, f"Candidate {number}", {})
     with suppress(KeyboardInterrupt, TimeoutError):  # what is entered by then is the result
         wait_until(
             lambda: _entries(workspace, repo, key)["evaluation"] >= before["evaluation"] + count or None,
@@ -99,31 +101,36 @@ def measure(workspace: Workspace, repo: Repo, part: str, target: str, count: int
         _wait_until_idle(workspace, judges + count)
     seconds = time.perf_counter() - begin
     after = _entries(workspace, repo, key)
+    records = read_records(workspace, repo, ledger_file(key), branch="main")
     return Throughput(
         seconds,
         after["evaluation"] - before["evaluation"],
         after["confirmation"] - before["confirmation"],
-        "/".join(sorted({str(entry["verdict"]) for entry in read_records(workspace, repo, ledger_file(key))
-                         if entry["kind"] == "evaluation"})),
+        "/".join(sorted({str(entry["verdict"]) for entry in records if entry["kind"] == "evaluation"})),
         judges,
     )  # fmt: skip
 
 
 def _prepare(repo: Repo, worker: str, key: str, target: str, write: Callable[[Path, int], None], number: int) -> Path:
-    worktree = repo.add_worktree(worker, key, f"agents/main/{worker}/{key}", repo.tip("main"))
-    directory = solution_dir(worktree, key, target)
+    worktree = worktrees.add(repo, Place(worker, key), f"agents/main/{worker}/{key}", repo.tip("main"))
+    directory = worktree / solution_path(key, target)
     directory.mkdir(parents=True, exist_ok=True)
     write(directory, number)
     return worktree
 
 
 def _submit(repo: Repo, worker: str, key: str, target: str, write: Callable[[Path, int], None], number: int) -> None:
-    repo.commit_solution(_prepare(repo, worker, key, target, write, number), key, target, "First candidate", {})
+    worktree = _prepare(repo, worker, key, target, write, number)
+    commit_solution(repo, worktree, key, target, "First candidate", {})
 
 
 def _entries(workspace: Workspace, repo: Repo, key: str) -> dict[str, int]:
     """Return the number of evaluations that were timed, and of confirmations."""
-    entries = [entry for entry in read_records(workspace, repo, ledger_file(key)) if not entry.get("answered_from")]
+    entries = [
+        entry
+        for entry in read_records(workspace, repo, ledger_file(key), branch="main")
+        if not entry.get("answered_from")
+    ]
     return {kind: sum(entry["kind"] == kind for entry in entries) for kind in ("evaluation", "confirmation")}
 
 

@@ -117,7 +117,7 @@ def _entries(workspace: Workspace) -> list[dict[str, Any]]:
         "/".join(path.parent.parts[-2:]) for path in sorted((workspace.root / "problems").glob("*/*/definition.json"))
     ]
     with Repo(workspace) as repo:
-        return [entry for key in keys for entry in read_records(workspace, repo, ledger_file(key))]
+        return [entry for key in keys for entry in read_records(workspace, repo, ledger_file(key), branch="main")]
 
 
 def main() -> None:

@@ -29,7 +29,7 @@ from harness.git.worktree_places import Place
 from harness.ledger.candidates import ProblemCandidates
 from harness.ledger.coordination import read_assignments
 from harness.ledger.lessons import LessonBook
-from harness.ledger.submission import solution_dir, submit, trailers, wait_for_outcome
+from harness.ledger.submission import submit, trailers, wait_for_outcome
 from harness.model.assignment import Assignment
 from harness.model.config import AgentKind, Config
 from harness.model.counters import CounterReport
@@ -204,7 +204,7 @@ class _Worker:
         worktree = worktrees.add(self.repo, Place(self.name, row.problem), branch, tip)
         failpoint("worktree.after_add")
         self._retire_worktrees(row.problem)
-        directory = solution_dir(worktree, row.problem, self.target)
+        directory = worktree / solution_path(row.problem, self.target)
         data_root = data_root_of(self.workspace, self.config)
         problem = load_problem(worktree / problem_path(row.problem), key=row.problem, data_root=data_root)
         self.tried.begin(row.problem, problem.directory)
@@ -313,7 +313,7 @@ class _Worker:
 
         def check(show: ShownCode, function: str) -> CheckReply | None:
             order = CheckOrder(worker=self.name, problem=problem, target=self.target, show=show, function=function)
-            solution = solution_dir(worktree, problem, self.target)
+            solution = worktree / solution_path(problem, self.target)
             return order_check(self.workspace, order, solution, stop=self.stop, within_s=_CHECK_S)
 
         def lessons() -> tuple[str, ...]:

@@ -54,7 +54,8 @@ def audit(
     with Repo(workspace) as repo:
         start = since_when(repo, since) if since else None
         with progress_bar("auditing") as progress:
-            result = run_audit(workspace, repo, progress=progress, since=start)
+            branch = load_config(workspace).coordination_branch
+            result = run_audit(workspace, repo, branch=branch, progress=progress, since=start)
         if rerun:
             reruns, spread = _measure_again(workspace, repo, rerun, top=top, seed=seed, device=device)
     not_reproduced = [entry for entry in reruns if not entry.holds]

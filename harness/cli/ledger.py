@@ -11,8 +11,8 @@ import click
 from harness.cli.display.output import echo, echo_document, emit, json_option
 from harness.errors import ConfigurationError
 from harness.git.repo import Repo
-from harness.ledger.ledger import coordination_branch
 from harness.ledger.upgrade import upgrade_ledger
+from harness.workspace.configuration import load_config
 from harness.workspace.directories import Workspace
 from harness.workspace.files import file_lock
 
@@ -32,7 +32,7 @@ def upgrade(*, dry_run: bool, as_json: bool) -> None:
     """
     workspace = Workspace.find()
     with nullcontext() if dry_run else _no_start(workspace), Repo(workspace) as repo:
-        result = upgrade_ledger(workspace, repo, coordination_branch(workspace), dry_run=dry_run)
+        result = upgrade_ledger(workspace, repo, load_config(workspace).coordination_branch, dry_run=dry_run)
     if as_json:
         echo_document({"needed": result.is_outdated, "dry_run": dry_run, **asdict(result)})
         return

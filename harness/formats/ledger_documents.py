@@ -52,10 +52,11 @@ _RESERVED = {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
 
 @dataclass(frozen=True)
 class Document:
-    """One document of a ledger file: where it starts, its exact bytes, and their hash."""
+    """One document of a ledger file: its exact bytes, their hash, and where it starts."""
 
-    start: int
     raw: bytes
+    start: int = -1
+    """Offset in the file; negative for a document that is only in the spool."""
 
     @property
     def hash(self) -> str:
@@ -152,7 +153,7 @@ def split(content: bytes, where: str, *, start: int = 0) -> list[Document]:
     check_header(content, where)
     starts = _starts(content, start)
     ends = [*starts[1:], len(content)] if starts else []
-    return [Document(start, content[start:end]) for start, end in zip(starts, ends, strict=True)]
+    return [Document(content[start:end], start) for start, end in zip(starts, ends, strict=True)]
 
 
 def _starts(content: bytes, start: int) -> list[int]:

@@ -165,9 +165,8 @@ def all_accounts(workspace: Workspace, repo: Repo, branch: str) -> list[Account]
         branch: the coordination branch.
     """
     # Read before the ledger: an account may be recorded meanwhile.
-    accounts = {account.id: account for account in unrecorded_accounts(workspace)}
-    for account in recorded_accounts(workspace, repo, branch):
-        accounts[account.id] = account
+    unrecorded = unrecorded_accounts(workspace)
+    accounts = {account.id: account for account in [*unrecorded, *recorded_accounts(workspace, repo, branch)]}
     return sorted(accounts.values(), key=lambda account: (account.began, account.id))
 
 

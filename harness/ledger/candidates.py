@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,14 +20,6 @@ from harness.workspace.directories import Workspace
 
 _LARGEST_SOURCE = 1 << 20
 """Size in bytes above which a file is not shown to agents."""
-
-
-def _is_text(data: bytes) -> bool:
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 @dataclass(frozen=True)
@@ -162,8 +155,12 @@ class ProblemCandidates:
         """Return the text files of a commit's solution by name in its directory; empty if the commit does not exist."""
         if not self.repo.has_object(commit):
             return {}
-        files = self._solution_files(commit)
-        return {name: data.decode() for name, data in files.items() if len(data) <= _LARGEST_SOURCE and _is_text(data)}
+        sources = {}
+        for name, data in self._solution_files(commit).items():
+            with suppress(UnicodeDecodeError):
+                if len(data) <= _LARGEST_SOURCE:
+                    sources[name] = data.decode()
+        return sources
 
     def place_champion(self, directory: Path) -> bool:
         """Replace a solution directory's files by the champion's; return False without a champion."""

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import zlib
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any
 
 Compressed = tuple[str, bytes]
 """SHA-256 of a document in hexadecimal digits, and the document compressed with zlib."""
@@ -36,12 +36,6 @@ class DocumentCompressor:
             command = [sys.executable, "-I", "-S", __file__]
             self._process = subprocess.Popen(command, stdin=other_end.fileno(), stdout=subprocess.DEVNULL)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._close()
-
     def compress(self, documents: list[bytes]) -> list[Compressed]:
         """Return the hash and the compressed bytes of each document. Call it from one thread at a time."""
         compressed: list[Compressed] | None = None
@@ -50,10 +44,10 @@ class DocumentCompressor:
                 _send(self._socket, documents)
                 compressed = _receive(self._socket)
             if compressed is None:
-                self._close()
+                self.close()
         return compress_all(documents) if compressed is None else compressed
 
-    def _close(self) -> None:
+    def close(self) -> None:
         """End the process: it ends when its socket is closed."""
         self._socket.close()
         process, self._process = self._process, None

@@ -56,7 +56,7 @@ class Index:
     """
 
     def __init__(self, workspace: Workspace, *, branch: str) -> None:
-        self._workspace, self._branch = workspace, branch
+        self._workspace, self.branch = workspace, branch
         self._path = workspace.index_file
         self._lock = threading.RLock()
         self._open: sqlite3.Connection | None = None
@@ -301,7 +301,7 @@ class Index:
     def _refresh(self, repo: Repo, progress: Progress, patience_s: float | None) -> list[str]:
         usable = False
         with contextlib.suppress(_Stale, sqlite3.DatabaseError):
-            state = {"tip": repo.tip(self._branch), "spool": signature(self._workspace.spool)}
+            state = {"tip": repo.tip(self.branch), "spool": signature(self._workspace.spool)}
             if dict(self._connection().execute("SELECT name, value FROM meta")).items() >= state.items():
                 return []
             usable = patience_s is not None
@@ -317,7 +317,7 @@ class Index:
         try:
             with self._connection() as database:
                 database.execute("BEGIN IMMEDIATE")
-                messages = update(database, self._workspace, repo, self._branch, progress)
+                messages = update(database, self._workspace, repo, self.branch, progress)
                 failpoint("index.before_commit")
         except (_Stale, sqlite3.DatabaseError) as error:
             self.close()
@@ -339,7 +339,7 @@ class Index:
             database.executescript(TABLES)
             database.execute("BEGIN")
             database.execute("INSERT INTO meta VALUES ('schema', ?)", (SCHEMA,))
-            messages = update(database, self._workspace, repo, self._branch, progress)
+            messages = update(database, self._workspace, repo, self.branch, progress)
             for statement in filter(str.strip, INDEXES.split(";")):  # `executescript` would commit first
                 database.execute(statement)
             failpoint("index.rebuild_before_commit")

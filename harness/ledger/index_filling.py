@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import astuple
 from functools import cached_property, lru_cache, partial
-from typing import NamedTuple
+from typing import NamedTuple, get_type_hints
 
 from harness.errors import LedgerError
 from harness.formats.ledger_documents import Document, document_hash, in_newest_format, split
@@ -33,11 +33,8 @@ _BATCH = 500
 _MANY_BYTES = 16_000_000
 """Bytes of new documents from which another process compresses them."""
 _NOTHING = hashlib.sha256().hexdigest()
-_TYPES = dict.fromkeys(("seq", "cites", "answered_from", "judge_protocol", "passed", "of"), "INTEGER") | dict.fromkeys(
-    ("speedup", "speedup_ci95_low", "speedup_ci95_high", "score", "baseline_us", "latency_us", "bound_us", "cost_s"),
-    "REAL",
-)
-_COLUMNS = ", ".join(f'"{name}" {_TYPES.get(name, "TEXT")}' for name in ROW_FIELDS)
+_TYPES = {int: "INTEGER", int | None: "INTEGER", float | None: "REAL"}
+_COLUMNS = ", ".join(f'"{name}" {_TYPES.get(kind, "TEXT")}' for name, kind in get_type_hints(Row).items())
 _MARKS = ", ".join("?" for _ in range(len(ROW_FIELDS) + 6))
 TABLES = f"""
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
@@ -160,7 +157,7 @@ class _Filling:
         changed = {file: blob for file, blob in readable.items() if blob_ids.get(file) != blob.id}
         done, total = 0, sum(blob.bytes - int(former_files.get(file, (0, 0))[1]) for file, blob in changed.items())
         if total >= _MANY_BYTES:
-            self._compress = self._stack.enter_context(DocumentCompressor()).compress
+            self._compress = self._stack.enter_context(contextlib.closing(DocumentCompressor())).compress
         whole = [file for file, blob in changed.items() if not self._is_appended(file, blob_ids.get(file), blob.id)]
         for file, content in self._contents(repo, tip, whole):
             blob = changed[file]
@@ -222,7 +219,7 @@ class _Filling:
         for problem, record in entries:
             query = "SELECT 1 FROM entries WHERE problem = ? AND seq = ?"
             if not self._database.execute(query, (problem, record.seq)).fetchone():
-                self._add(problem, record.file, Document(0, record.raw), committed=False)
+                self._add(problem, record.file, record, committed=False)
 
     def finish(self) -> None:
         """Write the last batch, and the problems whose entries changed under a new revision."""

@@ -34,11 +34,6 @@ _PAUSE_FACTOR = 10.0
 _LONGEST_PAUSE_S = 600.0
 
 
-def utc_now() -> datetime:
-    """Return the present time of the ledger's clock."""
-    return datetime.now(UTC)
-
-
 class Ledger:
     """One writer's ledger, between opening and closing. Threads may share it.
 
@@ -66,7 +61,7 @@ class Ledger:
         *,
         writer: Writer = "daemon",
         branch: str,
-        clock: Callable[[], datetime] = utc_now,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         flush_every_s: float = _FLUSH_EVERY_S,
         before_move: BeforeMove | None = None,
     ) -> None:
@@ -76,15 +71,12 @@ class Ledger:
         self._flush_at = -float("inf")
         self.commits, self.commit_s = 0, 0.0
         """Number of commits of this object, and duration of the last one in seconds."""
-        self._stack = ExitStack()
         self._behind = False
         self.recovered: list[str] = []
         """Sentences about repairs during opening, and about clocks that have stepped back since."""
-        try:
-            self._open()
-        except BaseException:
-            self._stack.close()
-            raise
+        with ExitStack() as stack:
+            self._open(stack)
+            self._stack = stack.pop_all()
 
     def __enter__(self) -> Self:
         return self
@@ -113,7 +105,7 @@ class Ledger:
             seq, prev, at = self._place(file)
             place = {"format": self._format, "seq": seq, "prev": prev, "at": at}
             entry = Entry.model_validate({**dict(draft), **place})
-            self._spool_record(Record(file, render_entry(entry)))
+            self._spool_record(Record(render_entry(entry), file=file))
         return entry
 
     def append_record(self, file: str, record: Mapping[str, Any]) -> dict[str, Any]:
@@ -134,7 +126,7 @@ class Ledger:
         with self._appending:
             seq, prev, at = self._place(file)
             document = written_format({"seq": seq, "prev": prev, **record, "at": at}, self._format)
-            self._spool_record(Record(file, render(document)))
+            self._spool_record(Record(render(document), file=file))
         return document
 
     @property
@@ -173,7 +165,7 @@ class Ledger:
             failpoint("ledger.after_flush")
             return commit
 
-    def _open(self) -> None:
+    def _open(self, stack: ExitStack) -> None:
         directory = self._workspace.spool / self._writer
         try:
             directory.mkdir(parents=True, exist_ok=True)
@@ -183,10 +175,10 @@ class Ledger:
                 where=str(directory),
                 remedy=f"make it writable for this user: `ls -ld '{self._workspace.git_common_dir}'` shows who may",
             ) from error
-        self._stack.enter_context(file_lock(directory / "lock", owner=f"harness {self._writer} (ledger)"))
+        stack.enter_context(file_lock(directory / "lock", owner=f"harness {self._writer} (ledger)"))
         failpoint("ledger.after_lock")
         self._spool = Spool(directory)
-        self._stack.callback(self._spool.close_segment)
+        stack.callback(self._spool.close_segment)
         self.recovered += self._spool.recovered
         cut = self._repo.lost_appends(self._branch)
         if cut:  # an empty change: the repository restores the ends
@@ -260,13 +252,6 @@ class Ledger:
         return commit
 
 
-def coordination_branch(workspace: Workspace) -> str:
-    """Return the branch of the ledger, as configured in harness.yaml."""
-    from harness.workspace.configuration import load_config  # noqa: PLC0415 - only if no caller names the branch
-
-    return load_config(workspace).coordination_branch
-
-
 def documents_change(read: Read, records: list[Record], version: int) -> Change:
     """Return the change that commits spooled documents to the present branch.
 
@@ -308,31 +293,31 @@ def _files(repo: Repo, tip: str) -> list[tuple[str, bytes]]:
     return [(file, repo.read(tip, file) or b"") for file in files]
 
 
-def read_documents(workspace: Workspace, repo: Repo, file: str, *, branch: str | None = None) -> list[Document]:
+def read_documents(workspace: Workspace, repo: Repo, file: str, *, branch: str) -> list[Document]:
     """Return every document of a ledger file, committed or spooled, oldest first, as bytes.
 
     Args:
         workspace: the workspace of the ledger.
         repo: the workspace's repository.
         file: the ledger file's path.
-        branch: the coordination branch; the default is that of harness.yaml.
+        branch: the coordination branch.
     """
     # The spool first: a document that a flush moves meanwhile is then read twice, never missed.
     spooled = [record for record in read_all(workspace.spool) if record.file == file]
-    content = repo.read(repo.tip(branch or coordination_branch(workspace)), file)
+    content = repo.read(repo.tip(branch), file)
     committed = split(content or b"", file)
     committed_hashes = {document.hash for document in committed}
-    return [*committed, *(Document(-1, record.raw) for record in spooled if record.hash not in committed_hashes)]
+    return [*committed, *(record for record in spooled if record.hash not in committed_hashes)]
 
 
-def read_records(workspace: Workspace, repo: Repo, file: str, *, branch: str | None = None) -> list[dict[str, Any]]:
+def read_records(workspace: Workspace, repo: Repo, file: str, *, branch: str) -> list[dict[str, Any]]:
     """Return every document of a ledger file as a mapping: the planner's decisions, accounts and lessons.
 
     Args:
         workspace: the workspace of the ledger.
         repo: the workspace's repository.
         file: the ledger file's path.
-        branch: the coordination branch; the default is that of harness.yaml.
+        branch: the coordination branch.
     """
     return [parse(document.raw, file) for document in read_documents(workspace, repo, file, branch=branch)]
 

@@ -17,12 +17,12 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.errors import LedgerError
 from harness.failpoints import failpoint
-from harness.formats.ledger_documents import check_format, field_of, hash_of, split
+from harness.formats.ledger_documents import Document, check_format, field_of, split
 from harness.formats.ledger_heads import end_of
 from harness.workspace.files import atomic_write, sync_directory
 
@@ -35,21 +35,10 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 @dataclass(frozen=True)
-class Record:
+class Record(Document):
     """One spooled document and its ledger file."""
 
-    file: str
-    raw: bytes
-
-    @property
-    def seq(self) -> int:
-        """The document's number in its file."""
-        return int(field_of(self.raw, "seq") or 0)
-
-    @property
-    def hash(self) -> str:
-        """The document's hash, which the next document has as `prev`."""
-        return hash_of(self.raw)
+    file: str = field(kw_only=True)
 
 
 class Spool:
@@ -261,7 +250,7 @@ def frames(content: bytes, position: int) -> Iterator[Frame]:
     """
     while (match := _FRAME.match(content, position)) and _whole(content, match):
         end = match.end() + int(match[1])
-        record = Record(match[3].decode("utf-8", "surrogateescape"), content[match.end() : end])
+        record = Record(content[match.end() : end], file=match[3].decode("utf-8", "surrogateescape"))
         yield Frame(position, end + 1, match[2].decode(), record)
         position = end + 1
 

@@ -61,17 +61,6 @@ def locate(start: Path | None = None) -> SubmissionPlace:
     )
 
 
-def solution_dir(worktree: Path, problem: str, target: str) -> Path:
-    """Return the solution directory in a worktree.
-
-    Args:
-        worktree: the worktree's directory.
-        problem: the problem's key, `suite/name`.
-        target: the target's name.
-    """
-    return worktree / solution_path(problem, target)
-
-
 def trailers(
     *, run: str, worker: str, agent: str, session: str, model: str | None = None, cost_usd: float = 0.0
 ) -> dict[str, str]:
@@ -123,7 +112,7 @@ def submit(
         FormatError: the solution is invalid, or in a language that the run does not allow.
         RepositoryError: files outside the solution were changed.
     """
-    directory = solution_dir(worktree, problem, target)
+    directory = worktree / solution_path(problem, target)
     solution = load_solution(directory)
     if languages and solution.spec.language not in languages:
         raise FormatError(

@@ -137,7 +137,7 @@ def review(repo: Repo, index: Index, problem_or_branch: str, *, base: str, targe
     )
     result.warnings = list(_warnings(repo, index, result))
     result.attempts = list(_attempts(repo, index, result))
-    result.lessons = _lessons(repo, problem)
+    result.lessons = _lessons(repo, index.branch, problem)
     return result
 
 
@@ -247,8 +247,8 @@ def _attempts(repo: Repo, index: Index, reviewed: Review) -> Iterator[Attempt]:
         yield Attempt(row.seq, row.at, row.worker, row.verdict, row.speedup, description)
 
 
-def _lessons(repo: Repo, problem: str) -> list[str]:
+def _lessons(repo: Repo, branch: str, problem: str) -> list[str]:
     """Return the workers' notes on the problem, the newest first."""
-    records = read_records(repo.workspace, repo, lessons_file(problem))
+    records = read_records(repo.workspace, repo, lessons_file(problem), branch=branch)
     lines = [f"{record.get('worker', '?')}: {record.get('text', '')}" for record in reversed(records)]
     return list(dict.fromkeys(lines))[:_MAX_ATTEMPTS]

@@ -14,7 +14,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # run as a script, so that n
 from harness.git import worktrees
 from harness.git.repo import Repo
 from harness.git.worktree_places import Place
-from harness.ledger.submission import solution_dir, submit, trailers
+from harness.ledger.submission import submit, trailers
+from harness.model.paths import solution_path
 from harness.workspace.directories import Workspace
 from tests.site import KERNEL, SOLUTION
 
@@ -24,7 +25,7 @@ def main(action: str, worker: str, problem: str, text: str) -> None:
     with Repo(workspace) as repo:
         place = Place(worker, problem)
         worktree = worktrees.add(repo, place, f"agents/main/{worker}/{problem}", repo.tip("main"))
-        directory = solution_dir(worktree, problem, "cpu")
+        directory = worktree / solution_path(problem, "cpu")
         directory.mkdir(parents=True, exist_ok=True)
         (directory / "solution.yaml").write_text(SOLUTION)
         (directory / "kernel.cpp").write_text(f"{KERNEL}// {text}\n")

@@ -9,13 +9,13 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from harness.daemon.run import run_daemon
-from harness.ledger.ledger import Ledger, utc_now
+from harness.ledger.ledger import Ledger
 from harness.ledger.spool import segments
 from harness.model.config import Config
 from harness.model.verdict import EntryKind
@@ -148,7 +148,7 @@ def test_a_clock_that_steps_back_is_reported_and_keeps_the_ledgers_order(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def ahead() -> datetime:
-        return utc_now() + timedelta(hours=2)
+        return datetime.now(UTC) + timedelta(hours=2)
 
     for name, value in site.environment().items():
         monkeypatch.setenv(name, value)

@@ -6,6 +6,7 @@ import hashlib
 import os
 import signal
 import zlib
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,7 @@ def command_line(pid: int) -> bytes:
 
 
 def test_documents_are_compressed_by_another_process_that_ends_with_the_block() -> None:
-    with DocumentCompressor() as compressor:
+    with closing(DocumentCompressor()) as compressor:
         for _ in range(3):
             compressed = compressor.compress(DOCUMENTS)
             assert [zlib.decompress(body) for _, body in compressed] == DOCUMENTS
@@ -41,7 +42,7 @@ def test_documents_are_compressed_by_another_process_that_ends_with_the_block() 
 
 
 def test_a_killed_process_is_replaced_by_this_one() -> None:
-    with DocumentCompressor() as compressor:
+    with closing(DocumentCompressor()) as compressor:
         os.kill(wait_until(child_pid, event="the process"), signal.SIGKILL)
         for _ in range(2):
             assert compressor.compress(DOCUMENTS) == compress_all(DOCUMENTS)
@@ -49,5 +50,5 @@ def test_a_killed_process_is_replaced_by_this_one() -> None:
 
 def test_a_process_that_cannot_start_is_replaced_by_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", "/nonexistent/python")
-    with DocumentCompressor() as compressor:
+    with closing(DocumentCompressor()) as compressor:
         assert compressor.compress(DOCUMENTS) == compress_all(DOCUMENTS)

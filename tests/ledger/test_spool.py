@@ -25,7 +25,7 @@ _FILE = "ledger/starter/a b.yaml"
 
 
 def record(seq: int, text: str = "x") -> Record:
-    return Record(_FILE, render({"seq": seq, "text": text}))
+    return Record(render({"seq": seq, "text": text}), file=_FILE)
 
 
 @contextmanager
@@ -70,7 +70,7 @@ def test_dropping_closed_segments_leaves_what_came_meanwhile(tmp_path: Path) -> 
 def test_readers_see_every_writer_and_no_half_record(tmp_path: Path) -> None:
     with opened(tmp_path / "daemon") as daemon, opened(tmp_path / "planner") as planner:
         daemon.append(record(1))
-        planner.append(Record("ledger/decisions.yaml", render({"seq": 1})))
+        planner.append(Record(render({"seq": 1}), file="ledger/decisions.yaml"))
         before = signature(tmp_path)
         with segments(tmp_path / "daemon")[0].open("ab") as file:
             file.write(b"record 100 ")

@@ -15,7 +15,6 @@ from harness.git.repo import Repo
 from harness.ledger.audit import history
 from harness.ledger.audit.entries import Origins, entry_faults
 from harness.ledger.audit.history import FormerHead
-from harness.ledger.ledger import coordination_branch
 from harness.ledger.spool import Record, read_all
 from harness.model.champions import counts
 from harness.model.entry import LEDGER_FORMAT, Entry
@@ -73,7 +72,7 @@ def audit(
     workspace: Workspace,
     repo: Repo,
     *,
-    branch: str | None = None,
+    branch: str,
     progress: Progress | None = None,
     since: str | None = None,
 ) -> Audit:
@@ -84,14 +83,13 @@ def audit(
     Args:
         workspace: the workspace of the ledger.
         repo: the workspace's repository.
-        branch: the coordination branch; the default is that of harness.yaml.
+        branch: the coordination branch.
         progress: called while documents are checked.
         since: check the content of documents entered since this time (UTC, in the format of entries); null for all.
 
     Raises:
         RepositoryError: there is no coordination branch, or git refuses.
     """
-    branch = branch or coordination_branch(workspace)
     # Read before the tip: a document of a concurrent flush is then read twice, never missed.
     spooled = read_all(workspace.spool)
     tip = repo.tip(branch)
@@ -302,7 +300,7 @@ def _chain(file: str, content: bytes, spooled: list[Record]) -> tuple[list[Docum
     except LedgerError as error:
         breaks.append(Break(file, None, error.message, HEADER.decode().strip(), content[:60].decode(errors="replace")))
     committed_hashes = {document.hash for document in committed}
-    fresh = [Document(-1, record.raw) for record in spooled if record.hash not in committed_hashes]
+    fresh = [record for record in spooled if record.hash not in committed_hashes]
     previous: Document | None = None
     for number, document in enumerate([*committed, *fresh], 1):
         breaks += [Break(file, document.seq or number, *fault) for fault in _link_faults(number, document, previous)]
