@@ -15,6 +15,7 @@ from harness.model.process_status import HostStatus
 from harness.sol.hardware import CPU, target_name
 from harness.workspace.directories import Workspace
 from harness.workspace.judge_source import OpenJudges
+from harness.workspace.processes import PARENT_VARIABLE
 
 _LIST_S = 150.0
 _NOTABLE_SKEW_S = 60.0
@@ -31,9 +32,16 @@ def cluster_hosts(address: str) -> tuple[HostStatus, ...]:
 
     require_ray()
     command = [sys.executable, "-m", "harness.cluster.bridge", "--address", address, "--list"]
+    environment = {**os.environ, PARENT_VARIABLE: str(os.getpid())}
     try:
         listed = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_LIST_S, check=False
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_LIST_S,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         raise ConfigurationError(

@@ -7,7 +7,6 @@ reads orders from stdin and writes events to stdout. The daemon restarts it. It 
 from __future__ import annotations
 
 import argparse
-import ctypes
 import os
 import queue
 import signal
@@ -27,13 +26,13 @@ from harness.cluster.messages import BRIDGE_ORDERS, BridgeFailed, HostFacts, Hos
 from harness.errors import EXIT_HOST_FAULT, HarnessError
 from harness.model.config import SandboxKind
 from harness.model.process_status import HostStatus
+from harness.workspace.processes import end_with_parent
 
 LOOK_S = 1.0
 """Interval of the queries for Ray's nodes."""
 _FACTS_S = 60.0
 _RETRY_S = 30.0
 """A refused host is queried again after this time."""
-_PR_SET_PDEATHSIG = 1
 
 
 @dataclass
@@ -149,8 +148,9 @@ def main() -> None:
     parser.add_argument("--workspace", default="", help="Shown to another head that uses the cluster.")
     parser.add_argument("--list", action="store_true", help="Write the hosts, once, and end.")
     arguments = parser.parse_args()
-    _end_with_parent()
-    lines = os.fdopen(os.dup(1), "w")
+    end_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the daemon, which closes this stdin
+    lines = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # Ray prints to stdout, which carries the events
     write = _writer(lines)
     try:
@@ -200,17 +200,9 @@ def _writer(lines: IO[str]) -> Callable[[BaseModel], None]:
 
     def write(event: BaseModel) -> None:
         with lock:
-            print(event.model_dump_json(), file=lines, flush=True)
+            lines.write(event.model_dump_json() + "\n")
 
     return write
-
-
-def _end_with_parent() -> None:
-    parent = os.getppid()
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        sys.exit(0)  # the parent ended before the request above
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the daemon, which closes this stdin
 
 
 if __name__ == "__main__":

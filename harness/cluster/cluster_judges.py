@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import threading
 import time
@@ -34,6 +35,7 @@ from harness.model.process_status import HostStatus
 from harness.workspace.directories import Workspace
 from harness.workspace.judge_client import FIRST_PAUSE_S, LONGEST_PAUSE_S, JudgeClient, judge_log_file
 from harness.workspace.judge_endpoint import JudgeEnded, JudgeEndpoint, JudgeNotice, read_notice
+from harness.workspace.processes import PARENT_VARIABLE
 
 logger = logging.getLogger(__name__)
 
@@ -209,8 +211,11 @@ class ClusterJudges:
     def _start_bridge(self) -> None:
         log_file = self._workspace.logs / "cluster.log"
         log_file.parent.mkdir(parents=True, exist_ok=True)
+        environment = {**os.environ, PARENT_VARIABLE: str(os.getpid())}
         with log_file.open("ab") as log:
-            self._process = Popen(self._command, stdin=PIPE, stdout=PIPE, stderr=log, text=True, start_new_session=True)
+            self._process = Popen(
+                self._command, env=environment, stdin=PIPE, stdout=PIPE, stderr=log, text=True, start_new_session=True
+            )
         self._reader = threading.Thread(target=self._listen, args=(self._process,), name="cluster-bridge")
         self._reader.start()
 
