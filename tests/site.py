@@ -26,6 +26,7 @@ from harness.workspace.status import read_daemon_status
 from tests.command_line import call_harness
 from tests.kept_directory import kept_directory
 from tests.waiting import DEADLINE_S, wait_until
+from tests.whole_entries import whole_entries
 
 STUB = Path(__file__).parent / "stub_judge.py"
 TARGET = "cpu"
@@ -288,7 +289,7 @@ class Site:
         """Return the ledger's entries, committed or spooled."""
         with Repo(self.workspace) as repo, Index(self.workspace, branch="main") as index:
             index.refresh(repo)
-            return index.entries(problem, **filters)
+            return whole_entries(index, problem, **filters)
 
     def requests(self) -> list[dict[str, Any]]:
         """Return the requests to the stub, of all of its processes."""

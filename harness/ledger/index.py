@@ -222,16 +222,6 @@ class Index:
         rows = self.query("SELECT body FROM documents WHERE problem = ? AND seq = ?", (problem, seq))
         return parse_entry(zlib.decompress(rows[0][0]), f"{problem} seq {seq}") if rows else None
 
-    def entries(self, problem: str | None = None, **filters: Any) -> list[Entry]:  # noqa: ANN401 - those of `rows`
-        """Return whole entries, oldest first.
-
-        Args:
-            problem: the problem's key, `suite/name`; None for all.
-            filters: the other arguments of `rows`.
-        """
-        entries_of_rows = [self.entry(row.problem, row.seq) for row in self.rows(problem, **filters)]
-        return [entry for entry in entries_of_rows if entry is not None]
-
     def count(self, *, run: str | None = None, kind: str | None = None) -> int:
         """Return the number of entries. None means any value.
 

@@ -31,6 +31,7 @@ from harness.workspace.directories import Workspace
 from harness.workspace.files import file_lock
 from tests.ledger.fixture_ledgers import FIXTURES, PROBLEMS, PROTOCOL, SPOOLED, STANDINGS, restore, standings_of
 from tests.ledger.ledgers import draft, git
+from tests.whole_entries import whole_entries
 
 VERSIONS = sorted(int(path.name.removeprefix("v")) for path in FIXTURES.iterdir())
 FILE = "ledger/starter/rmsnorm_h4096.yaml"
@@ -167,7 +168,7 @@ def test_entries_of_every_format_have_the_judges_protocol(old: tuple[Workspace, 
     with Index(workspace, branch="main") as index:
         index.refresh(repo)
         rows = index.rows()
-        entries = index.entries()
+        entries = whole_entries(index)
     assert len(rows) == 13
     assert all(row.judge_protocol == (1 if row.kind in MEASURED else None) for row in rows)
     assert [entry.judge_protocol for entry in entries] == [row.judge_protocol for row in rows]

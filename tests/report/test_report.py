@@ -23,6 +23,7 @@ from tests.cli.test_audit import harness
 from tests.ledger.ledgers import PROBLEM, draft, git, make_workspace
 from tests.report.big_run import make_run
 from tests.site import site_in
+from tests.whole_entries import whole_entries
 
 Json = dict[str, Any]
 
@@ -52,7 +53,7 @@ def page(workspace: Workspace) -> str:
 def entries(workspace: Workspace) -> list[Any]:
     with Repo(workspace) as repo, Index(workspace, branch="main") as index:
         index.refresh(repo)
-        return index.entries()
+        return whole_entries(index)
 
 
 def test_the_headline_follows_from_the_ledger(workspace: Workspace, page: str) -> None:
@@ -132,7 +133,7 @@ def test_a_page_of_many_steps_leaves_out_the_details_of_the_oldest(
     monkeypatch.setattr(problem_summary, "_DETAIL_CHARACTERS", 9 * 150)
     with Repo(workspace) as repo, Index(workspace, branch="main") as index:
         index.refresh(repo)
-        problems = sorted({record.problem for record in index.entries()})
+        problems = sorted({record.problem for record in whole_entries(index)})
         data = collect(repo, index, branch="main", problems=problems, run="main", target="h200", commit_url=None)
     shown = [[step["workloads"] is not None for step in record["steps"]] for record in data["problems"]]
     assert any(len(has_details) > 1 for has_details in shown)
@@ -235,7 +236,7 @@ def test_a_sealed_champion_is_compared_with_nothing_where_no_sealed_times_were_k
     ):
         index.refresh(repo)
         (before,) = collect(repo, index, **settings)["problems"]
-        (baseline,) = index.entries(key, kind="baseline")
+        (baseline,) = whole_entries(index, key, kind="baseline")
         parts = {name: getattr(baseline, name) for name in EntryDraft.model_fields}
         ledger.append(EntryDraft.model_validate({**parts, "sealed_baselines": {}}))  # as in ledgers of an older harness
         index.refresh(repo)

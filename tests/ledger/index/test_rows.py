@@ -14,6 +14,7 @@ from harness.model.interval import geometric_mean
 from harness.model.verdict import Verdict
 from harness.workspace.directories import Workspace
 from tests.ledger.ledgers import DIGEST, JUDGE, PROBLEM, draft, fill, workload
+from tests.whole_entries import whole_entries
 
 
 def test_an_entry_is_found_before_and_after_its_commit(ledger: Ledger, index: Index, repo: Repo) -> None:
@@ -94,7 +95,7 @@ def test_filters_and_limits(ledger: Ledger, index: Index, repo: Repo) -> None:
     assert baseline.seq == 5
     assert baseline.baseline_us == pytest.approx(12.0)
     assert index.find_baseline(PROBLEM, "other", "cpu", JUDGE) is None
-    assert [entry.seq for entry in index.entries(PROBLEM, limit=1)] == [6]
+    assert [entry.seq for entry in whole_entries(index, PROBLEM, limit=1)] == [6]
 
 
 def test_the_planners_files_are_not_entries(workspace: Workspace, index: Index, repo: Repo) -> None:
