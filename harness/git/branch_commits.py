@@ -98,7 +98,6 @@ def commit(
         BranchBusyError: a rebase of the branch is in progress.
         RepositoryError: the branch is missing, or git refused to move it for 20 s.
     """
-    writer.scratch.mkdir(parents=True, exist_ok=True)
     with file_lock(writer.scratch / "commit.lock", wait_s=_LOCK_S, owner=f"committing on {branch}"):
         _sweep(writer.scratch)
         deadline = time.monotonic() + _RETRY_S
@@ -133,7 +132,6 @@ def refresh_checkout(writer: Writer, branch: str) -> None:
     """
     if not writer.checkout.record.exists() or writer.checkout.branch() != branch:
         return
-    writer.scratch.mkdir(parents=True, exist_ok=True)
     with (
         file_lock(writer.scratch / "commit.lock", wait_s=_LOCK_S, owner=f"refreshing the checkout of {branch}"),
         locked_index(writer.checkout.index) as is_locked,

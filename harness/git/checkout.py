@@ -371,16 +371,12 @@ def state(checkout: Checkout, branch: str, tip: str) -> list[str]:
     if edited:
         sentences.append(
             f"{first_names(edited, _SHOWN)}: changed in {checkout.root} by a person, so kept; {branch} has a newer "
-            f"version. See both with `git diff HEAD`; take {branch}'s with `git checkout HEAD -- {_arguments(edited)}`."
+            f"version. See both with `git diff HEAD`; take {branch}'s with `git checkout HEAD -- {shlex.join(edited)}`."
         )
     if stale:
         sentences.append(
             f"{first_names(stale, _SHOWN)}: {checkout.root} shows an older version than {branch}, because its index "
             f"was locked (or the harness was killed). The next commit of the harness updates it, or "
-            f"`git checkout HEAD -- {_arguments(stale)}`. If no git command runs, remove {checkout.index}.lock first."
+            f"`git checkout HEAD -- {shlex.join(stale)}`. If no git command runs, remove {checkout.index}.lock first."
         )
     return sentences
-
-
-def _arguments(paths: Sequence[str]) -> str:
-    return " ".join(shlex.quote(path) for path in paths)

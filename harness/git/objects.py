@@ -23,16 +23,6 @@ class Commit:
     subject: str
 
 
-@dataclass(frozen=True)
-class TreeEntry:
-    """One row of a tree object."""
-
-    name: str
-    mode: str
-    """Six octal digits, as `git ls-tree` prints them: 040000 is a directory."""
-    id: str
-
-
 def commit_of(oid: str, raw: bytes) -> Commit:
     """Return a commit from its object's bytes.
 
@@ -64,13 +54,13 @@ def trailers_of(message: str) -> dict[str, str]:
     return {key: value for key, colon, value in pairs if colon and " " not in key}
 
 
-def tree_entries_of(raw: bytes) -> Iterator[TreeEntry]:
-    """Yield the rows of a tree object."""
+def tree_entries_of(raw: bytes) -> Iterator[tuple[str, str, str]]:
+    """Yield the name, mode and id of each row of a tree object; a mode has six digits, 040000 for a directory."""
     position = 0
     while position < len(raw):
         name_at = raw.index(b" ", position)
         name_end = raw.index(b"\0", name_at)
         end = name_end + 1 + _ID_BYTES
         name = raw[name_at + 1 : name_end].decode(errors="surrogateescape")
-        yield TreeEntry(name, raw[position:name_at].decode().zfill(6), raw[name_end + 1 : end].hex())
+        yield name, raw[position:name_at].decode().zfill(6), raw[name_end + 1 : end].hex()
         position = end

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from harness.git.checkout import locked_index
 from harness.git.environment import Git, scratch_index
@@ -65,13 +65,9 @@ def restore_missing(private: Git) -> None:
     """Write the files of a private index that do not exist in its worktree."""
     root = private.work_tree
     rows = (row.split(" ", 1) for row in private.run("ls-files", "-z", "-t").text.split("\0") if row)
-    missing = [name for tag, name in rows if tag != "S" and root is not None and not _exists(root / name)]
+    missing = [name for tag, name in rows if tag != "S" and root is not None and not os.path.lexists(root / name)]
     names = "".join(f"{name}\0" for name in missing).encode(errors="surrogateescape")
     private.run("checkout-index", "-q", "-u", "-z", "--stdin", stdin=names)
-
-
-def _exists(path: Path) -> bool:
-    return path.is_symlink() or path.exists()
 
 
 def changes(private: Git) -> list[str]:

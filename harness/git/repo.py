@@ -290,14 +290,6 @@ class Repo:
         """
         return branch_commits.local_changes(self._writer(), branch, directory)
 
-    def own_commits(self, branch: str) -> list[tuple[str, str]]:
-        """Return the commits on a branch that the harness made according to git's records: (record, commit)."""
-        return branch_commits.own_commits(self.git, branch)
-
-    def is_shallow(self) -> bool:
-        """Return whether the repository's history is cut off (`git clone --depth`)."""
-        return self.git.run("rev-parse", "--is-shallow-repository").text == "true"
-
     def lost_appends(self, branch: str) -> list[str]:
         """Return the ledger files whose ends a reset of the branch cut off; the harness' next commit restores them."""
         return sorted(branch_commits.lost_appends(self._writer(), branch, self.tip(branch)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import stat
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -75,11 +74,11 @@ def _subtree(objects: ObjectReader, commit: str, path: str) -> dict[str, tuple[s
         tree = objects.read(name)
         if tree is None or tree.kind != "tree":
             raise RepositoryError(f"there is no directory {path!r} in commit {commit[:12]}")
-        for entry in tree_entries_of(tree.content):
-            if entry.mode == "040000":
-                pending.append((f"{prefix}{entry.name}/", entry.id))
+        for entry_name, mode, oid in tree_entries_of(tree.content):
+            if mode == "040000":
+                pending.append((f"{prefix}{entry_name}/", oid))
             else:
-                entries[f"{prefix}{entry.name}"] = entry.mode, entry.id
+                entries[f"{prefix}{entry_name}"] = mode, oid
     return entries
 
 
@@ -101,4 +100,4 @@ def _write_entry(objects: ObjectReader, root: Path, name: str, mode: str, oid: s
         return
     file.write_bytes(blob.content)
     if mode == "100755":
-        file.chmod(file.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
+        file.chmod(file.stat().st_mode | 0o111)

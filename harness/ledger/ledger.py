@@ -166,19 +166,7 @@ class Ledger:
             return commit
 
     def _open(self, stack: ExitStack) -> None:
-        directory = self._workspace.spool / self._writer
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise LedgerError(
-                f"the ledger's spool cannot be created ({error.strerror})",
-                where=str(directory),
-                remedy=f"make it writable for this user: `ls -ld '{self._workspace.git_common_dir}'` shows who may",
-            ) from error
-        stack.enter_context(file_lock(directory / "lock", owner=f"harness {self._writer} (ledger)"))
-        failpoint("ledger.after_lock")
-        self._spool = Spool(directory)
-        stack.callback(self._spool.close_segment)
+        self._spool = open_spool(self._workspace, self._writer, f"harness {self._writer} (ledger)", stack)
         self.recovered += self._spool.recovered
         cut = self._repo.lost_appends(self._branch)
         if cut:  # an empty change: the repository restores the ends
@@ -250,6 +238,35 @@ class Ledger:
             ) from error
         failpoint("ledger.after_commit")
         return commit
+
+
+def open_spool(workspace: Workspace, writer: Writer, owner: str, stack: ExitStack) -> Spool:
+    """Take a writer's lock and open its spool, until `stack` is closed.
+
+    Args:
+        workspace: the workspace of the ledger.
+        writer: `daemon` or `planner`.
+        owner: a description of this process, for the error message in others.
+        stack: releases the lock.
+
+    Raises:
+        ConfigurationError: another process is this writer.
+        LedgerError: the spool cannot be written.
+    """
+    directory = workspace.spool / writer
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise LedgerError(
+            f"the ledger's spool cannot be created ({error.strerror})",
+            where=str(directory),
+            remedy=f"make it writable for this user: `ls -ld '{workspace.git_common_dir}'` shows who may",
+        ) from error
+    stack.enter_context(file_lock(directory / "lock", owner=owner))
+    failpoint("ledger.after_lock")
+    spool = Spool(directory)
+    stack.callback(spool.close_segment)
+    return spool
 
 
 def documents_change(read: Read, records: list[Record], version: int) -> Change:

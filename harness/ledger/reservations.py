@@ -18,7 +18,6 @@ from harness.workspace.files import atomic_write, file_lock, read_record
 from harness.workspace.processes import start_ticks
 
 _LOCK_S = 30.0
-_NAME = "reservations.json"
 
 
 class Reservation(StrictModel):
@@ -70,16 +69,16 @@ def changing_reservations(workspace: Workspace) -> Iterator[list[Reservation]]:
     Raises:
         ConfigurationError: the lock was not free for 30 s, or the file cannot be written.
     """
+    file = workspace.state / "reservations.json"
     with file_lock(workspace.state / "locks" / "reservations", wait_s=_LOCK_S, owner="a gateway"):
-        before = _read(workspace)
+        before = (read_record(file, _Reservations) or _Reservations()).reservations
         reservations = [
             reservation for reservation in before if start_ticks(reservation.pid) == reservation.process_start_ticks
         ]
         yield reservations
         after = tuple(reservations)
         if after != before:
-            text = _Reservations(reservations=after).model_dump_json()
-            atomic_write(workspace.state / _NAME, text)
+            atomic_write(file, _Reservations(reservations=after).model_dump_json())
 
 
 def release(workspace: Workspace, predicate: Callable[[Reservation], bool]) -> None:
@@ -91,8 +90,3 @@ def release(workspace: Workspace, predicate: Callable[[Reservation], bool]) -> N
     """
     with changing_reservations(workspace) as reservations:
         reservations[:] = [reservation for reservation in reservations if not predicate(reservation)]
-
-
-def _read(workspace: Workspace) -> tuple[Reservation, ...]:
-    record = read_record(workspace.state / _NAME, _Reservations)
-    return record.reservations if record is not None else ()

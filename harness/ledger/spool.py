@@ -30,7 +30,7 @@ FORMAT = 1
 HEADER = b"# kernel-harness spool, format %d\n" % FORMAT
 _HEAD = re.compile(rb"# kernel-harness spool, format (\d{1,9})\n")
 _FRAME = re.compile(rb"record (\d{1,12}) ([0-9a-f]{64}) ([^\n]+)\n")
-_SEGMENT = re.compile(r"\d{8}\.spool")
+_SEGMENTS = f"{'[0-9]' * 8}.spool"
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -172,9 +172,7 @@ class Spool:
 
 def segments(directory: Path) -> list[Path]:
     """Return a spool's segments, oldest first."""
-    if not directory.is_dir():
-        return []
-    return sorted(path for path in directory.iterdir() if _SEGMENT.fullmatch(path.name))
+    return sorted(directory.glob(_SEGMENTS))
 
 
 def read_segment(path: Path) -> list[Record]:
@@ -193,8 +191,7 @@ def read_segment(path: Path) -> list[Record]:
 
 def all_segments(spools: Path) -> list[Path]:
     """Return every writer's segments, each writer's in order."""
-    writers = sorted(spools.iterdir()) if spools.is_dir() else []
-    return [path for writer in writers for path in segments(writer)]
+    return [path for writer in sorted(spools.glob("*")) for path in segments(writer)]
 
 
 def read_all(spools: Path) -> list[Record]:

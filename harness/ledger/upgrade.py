@@ -15,12 +15,11 @@ from harness.formats.ledger_documents import Document, split
 from harness.git.branch_commits import Change, Read
 from harness.git.repo import Repo
 from harness.ledger.index import Index
-from harness.ledger.ledger import Writer, documents_change, ledger_format
-from harness.ledger.spool import Record, Spool, read_all, read_segment, still_to_commit
+from harness.ledger.ledger import Writer, documents_change, ledger_format, open_spool
+from harness.ledger.spool import Record, read_all, read_segment, still_to_commit
 from harness.model.entry import LEDGER_FORMAT
 from harness.model.paths import HEADS, LEDGER
 from harness.workspace.directories import CONFIG_NAME, Workspace
-from harness.workspace.files import file_lock
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ def upgrade_ledger(workspace: Workspace, repo: Repo, branch: str, *, dry_run: bo
         files = _report(workspace, repo, branch, before, read_all(workspace.spool))
         return LedgerUpgrade(branch, before, LEDGER_FORMAT, None, files)
     with ExitStack() as stack:
-        spools = [_open_spool(workspace, writer, stack) for writer in get_args(Writer)]
+        spools = [open_spool(workspace, writer, "harness ledger upgrade", stack) for writer in get_args(Writer)]
         closed = [spool.close_segment() for spool in spools]
         records = [record for paths in closed for path in paths for record in read_segment(path)]
         files = _report(workspace, repo, branch, before, records)
@@ -85,15 +84,6 @@ def upgrade_ledger(workspace: Workspace, repo: Repo, branch: str, *, dry_run: bo
     with Index(workspace, branch=branch) as index:
         index.refresh(repo)
     return LedgerUpgrade(branch, before, LEDGER_FORMAT, commit, files)
-
-
-def _open_spool(workspace: Workspace, writer: Writer, stack: ExitStack) -> Spool:
-    """Take a writer's lock and open its spool, until `stack` is closed."""
-    directory = workspace.spool / writer
-    stack.enter_context(file_lock(directory / "lock", owner="harness ledger upgrade"))
-    spool = Spool(directory)
-    stack.callback(spool.close_segment)
-    return spool
 
 
 def _report(

@@ -105,7 +105,7 @@ def audit(
         result.breaks += [break_ for break_ in copy_breaks if (break_.file, break_.seq) not in chain_breaks]
     if copy is not None:
         result.checked.append(f"the copy at {copy[0]}: no head in its history is another here")
-    shallow = repo.is_shallow()
+    shallow = repo.git.run("rev-parse", "--is-shallow-repository").text == "true"
     if not shallow:
         replaced = list(history.replaced_history(repo, branch, tip, chains.former, copy))
         replaced += history.invented_beginnings(repo, tip)

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from harness.errors import ConfigurationError, HarnessError
 from harness.formats.ledger_documents import Document, field_of
 from harness.formats.ledger_heads import HEADER, Head, end_of, read_heads
-from harness.git.branch_commits import resolve
+from harness.git.branch_commits import own_commits, resolve
 from harness.git.repo import Repo
 from harness.model.entry import stamp
 from harness.model.paths import HEADS, LEDGER
@@ -85,7 +85,8 @@ def replaced_history(
     """
     history = set(repo.git.run("rev-list", tip).text.split())
     heads = {(file, head) for _, file, head in former}
-    records = [] if repo.lost_appends(branch) else repo.own_commits(branch)  # a reset of the branch is itself a break
+    # A reset of the branch is itself a break.
+    records = [] if repo.lost_appends(branch) else own_commits(repo.git, branch)
     explained: set[str] = set()
     for name, commit in [*([copy] if copy else []), *records]:
         if commit in history or commit in explained or not repo.has_object(commit) or repo.is_ancestor(tip, commit):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from harness.ledger.index import Index
@@ -67,15 +67,12 @@ def sessions_of(index: Index, target: str) -> Spread:
         index: the ledger's index, refreshed by the caller.
         target: the target's name.
     """
-
-    def pairs() -> Iterable[tuple[Entry, Entry]]:
-        for row in index.rows(target=target, kind=str(EntryKind.CONFIRMATION)):
-            second = index.entry(row.problem, row.seq)
-            first = index.entry(row.problem, row.cites) if row.cites else None
-            if first and second and counts(second) and first.verdict is second.verdict is Verdict.PASSED:
-                yield first, second
-
-    estimates = ((estimate_of(first.workloads), estimate_of(second.workloads)) for first, second in pairs())
+    estimates = []
+    for row in index.rows(target=target, kind=str(EntryKind.CONFIRMATION)):
+        second = index.entry(row.problem, row.seq)
+        first = index.entry(row.problem, row.cites) if row.cites else None
+        if first and second and counts(second) and first.verdict is second.verdict is Verdict.PASSED:
+            estimates.append((estimate_of(first.workloads), estimate_of(second.workloads)))
     return spread_between((first, second) for first, second in estimates if first and second)
 
 
