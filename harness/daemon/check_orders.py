@@ -13,7 +13,7 @@ from harness.model.config import Config
 from harness.model.judging import CheckOrder, CheckReply, CheckRequest
 from harness.workspace.directories import Workspace
 from harness.workspace.judge_client import CheckAnswered, JudgeClient
-from harness.workspace.order_files import ordered_solution, reply_to_check, waiting_checks
+from harness.workspace.order_files import ordered_solution, reply_to_order, waiting_orders
 
 EVERY_S = 2.0
 """Least time between two checks of a worker. An earlier order waits."""
@@ -39,7 +39,7 @@ class CheckOrders:
             OSError: the directory of orders cannot be read.
         """
         ready = [judge for judge in judges if judge.ready is not None]
-        for order in waiting_checks(self.workspace):
+        for order in waiting_orders(self.workspace, CheckOrder):
             if order.kind != "check":
                 continue
             fitting = [judge for judge in ready if judge.ready is not None and judge.ready.target == order.target]
@@ -57,7 +57,7 @@ class CheckOrders:
         Raises:
             OSError: the directory of orders cannot be read.
         """
-        return [order for order in waiting_checks(self.workspace) if order.kind == "baseline"]
+        return [order for order in waiting_orders(self.workspace, CheckOrder) if order.kind == "baseline"]
 
     def _ask(self, judge: JudgeClient, order: CheckOrder) -> None:
         try:
@@ -96,4 +96,4 @@ class CheckOrders:
         worker = self._in_progress.pop(order_id, None)
         if worker is not None:
             self._not_before[worker] = time.monotonic() + EVERY_S
-        reply_to_check(self.workspace, order_id, reply)
+        reply_to_order(self.workspace, CheckOrder, order_id, reply)
