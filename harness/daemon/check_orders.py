@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from harness.daemon.snapshots import Snapshots
@@ -32,17 +32,16 @@ class CheckOrders:
     _not_before: dict[str, float] = field(default_factory=dict)
     """Worker -> monotonic time in seconds at which its next check may begin."""
 
-    def hand_out(self, judges: Iterable[JudgeClient]) -> None:
+    def hand_out(self, judges: Collection[JudgeClient]) -> None:
         """Send each order that may begin to the least busy ready judge of its target.
 
         Raises:
             OSError: the directory of orders cannot be read.
         """
-        ready = [judge for judge in judges if judge.ready is not None]
         for order in waiting_orders(self.workspace, CheckOrder):
             if order.kind != "check":
                 continue
-            fitting = [judge for judge in ready if judge.ready is not None and judge.ready.target == order.target]
+            fitting = [judge for judge in judges if judge.target == order.target]
             if order.id in self._in_progress or not fitting:
                 continue
             if order.worker in self._in_progress.values():

@@ -34,7 +34,7 @@ class Profiles:
         """Send the oldest profile order of its target that is not in progress to an idle judge."""
         in_progress_ids = {order.id for order in self._in_progress.values()}
         for order in waiting_orders(self._workspace, ProfileOrder):
-            if judge.ready is None or order.target != judge.ready.target or order.id in in_progress_ids:
+            if order.target != judge.target or order.id in in_progress_ids:
                 continue
             try:
                 request = self._request(order)
