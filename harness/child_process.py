@@ -13,7 +13,7 @@ from pathlib import Path
 
 from harness.errors import EXIT_INTERNAL_ERROR
 from harness.workspace.directories import Workspace
-from harness.workspace.log_files import limit_size
+from harness.workspace.log_files import limit_size, tail
 from harness.workspace.processes import PARENT_VARIABLE
 
 _SOON_S = 20.0
@@ -93,10 +93,7 @@ class ChildProcess:
         return "\n  ".join(self._tail().strip().splitlines()[-_LAST_LINES:]) or "it wrote no message"
 
     def _tail(self) -> str:
-        with suppress(OSError), self._output.open("rb") as output:
-            output.seek(max(self._output_from, output.seek(0, os.SEEK_END) - _LAST_BYTES))
-            return output.read().decode(errors="replace")
-        return ""
+        return tail(self._output, self._output_from, _LAST_BYTES)
 
 
 def output_file(workspace: Workspace, name: str) -> Path:

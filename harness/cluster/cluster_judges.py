@@ -35,6 +35,7 @@ from harness.model.process_status import HostStatus
 from harness.workspace.directories import Workspace
 from harness.workspace.judge_client import FIRST_PAUSE_S, LONGEST_PAUSE_S, JudgeClient, judge_log_file
 from harness.workspace.judge_endpoint import JudgeEnded, JudgeEndpoint, JudgeNotice, read_notice
+from harness.workspace.judge_source import JudgeSource
 from harness.workspace.processes import PARENT_VARIABLE
 
 logger = logging.getLogger(__name__)
@@ -110,7 +111,7 @@ class RemoteJudge:
         self._post(JudgeEnded(self._device, self.number, event.reason, event.wrong_protocol, exit_code=event.exit_code))
 
 
-class ClusterJudges:
+class ClusterJudges(JudgeSource):
     """Clients by device, and the bridge. Methods are for one thread.
 
     Args:
@@ -130,10 +131,10 @@ class ClusterJudges:
         *,
         command: tuple[str, ...] = (sys.executable, "-m", "harness.cluster.bridge"),
     ) -> None:
+        super().__init__({})
         self._workspace, self._config, self._address, self._post = workspace, config, address, post
         arguments = ("--address", address, "--sandbox", config.judge.sandbox, "--workspace", str(workspace.root))
         self._command = [*command, *arguments]
-        self._clients: dict[str, JudgeClient] = {}
         self._running: dict[str, RemoteJudge] = {}
         """The present process of each device."""
         self._hosts: tuple[HostStatus, ...] = ()
@@ -145,10 +146,6 @@ class ClusterJudges:
         self._was_connected = False
         """If true, a run continues while the cluster is unusable, because it may become usable again."""
         self._start_at = 0.0
-
-    def clients(self) -> dict[str, JudgeClient]:
-        """Return the present judges by device."""
-        return self._clients
 
     def hosts(self) -> tuple[HostStatus, ...]:
         """Return the hosts that have joined."""

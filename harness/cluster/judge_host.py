@@ -24,6 +24,7 @@ from harness.model.judging import DeviceRecord, JudgeAnswer, JudgeReady
 from harness.workspace.directories import user_cache
 from harness.workspace.judge_client import judge_command
 from harness.workspace.judge_endpoint import JudgeEnded, JudgeNotice, LocalJudge
+from harness.workspace.log_files import tail
 from harness.workspace.processes import oom_kills
 
 FETCH_S = 5.0
@@ -208,7 +209,7 @@ class JudgeHost:
             reason=notice.reason,
             wrong_protocol=notice.wrong_protocol,
             exit_code=code,
-            log=_tail(self._log, process.log_from if process is not None else 0),
+            log=tail(self._log, process.log_from if process is not None else 0, _LOG_BYTES),
         )
 
     def _append(self, event: HostEvent) -> None:
@@ -227,12 +228,3 @@ def _undo_settings_of_ray() -> None:
     os.environ.pop("OMP_NUM_THREADS", None)
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("0")
-
-
-def _tail(log: Path, start: int) -> str:
-    try:
-        with log.open("rb") as file:
-            file.seek(max(start, file.seek(0, 2) - _LOG_BYTES))
-            return file.read().decode(errors="replace")
-    except OSError:
-        return ""

@@ -25,8 +25,9 @@ from torch import nn
 from harness.corpus.candidates import FIRST_SIZES, SECOND_SIZES, CandidateModule, ModelSizes, candidate_modules
 from harness.corpus.checkpoints import Checkpoint, ShapeSet, checkpoint_table
 from harness.corpus.errors import SkippedError, error_summary
-from harness.errors import ConfigurationError
+from harness.errors import ConfigurationError, FormatError
 from harness.formats.bounded import load_json_file
+from harness.model.axes import evaluate
 
 _INSTALL = "python -m pip install 'kernel-harness[extract]'"
 
@@ -233,9 +234,6 @@ def quiet_libraries() -> Iterator[None]:
 
 Shapes = Mapping[str, int | str | tuple[int | str, ...]]
 
-_TERM = re.compile(
-    r"^(?:(?P<factor>\d+)\*)?(?P<axis>batch|sequence|text)(?:\*(?P<other>sequence))?(?:\+(?P<plus>\d+))?$"
-)
 _OFF = {"use_cache": False, "return_dict": True, "output_attentions": False, "output_hidden_states": False}
 
 
@@ -243,19 +241,13 @@ def _argument_shapes(module: nn.Module, config: Mapping[str, Any]) -> Shapes:
     """Return the shape of each required argument of a model, which the table of checkpoints does not list."""
     parameters = inspect.signature(module.forward).parameters
     main = getattr(module, "main_input_name", "input_ids")
-    names = [main] if main in parameters else []
-    if "decoder_input_ids" in parameters and main != "decoder_input_ids":
-        names.append("decoder_input_ids")
-    if main != "input_ids" and "input_ids" in parameters and parameters["input_ids"].default is inspect.Parameter.empty:
-        names.append("input_ids")
+    names = [name for name in (main, "decoder_input_ids") if name in parameters]
     names += [
         name
         for name, parameter in parameters.items()
-        if parameter.default is inspect.Parameter.empty
-        and parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
-        and name not in names
+        if parameter.default is inspect.Parameter.empty and parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
     ]
-    return {name: _shape(name, config) for name in names}
+    return {name: _shape(name, config) for name in dict.fromkeys(names)}
 
 
 def _shape(name: str, config: Mapping[str, Any]) -> tuple[int | str, ...]:  # noqa: PLR0911 - one rule each
@@ -307,10 +299,9 @@ def _arguments(module: nn.Module, shapes: Shapes, sizes: ModelSizes, dtype: torc
 
 
 def _length(word: int | str, sizes: ModelSizes) -> int:
-    if isinstance(word, int):
-        return word
-    match = _TERM.match(word)
-    if match is None:
-        raise SkippedError(f"`{word}` is not a size; expected a number, batch, sequence, or such as 4*sequence+1")
-    value = int(match["factor"] or 1) * getattr(sizes, match["axis"])
-    return int(value * (sizes.sequence if match["other"] else 1) + int(match["plus"] or 0))
+    try:
+        return evaluate(str(word), vars(sizes))
+    except FormatError as error:
+        raise SkippedError(
+            f"`{word}` is not a size; expected a number, batch, sequence, or such as 4*sequence+1"
+        ) from error

@@ -7,24 +7,23 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import fx
 from torch._decomp import get_decompositions
-from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
 
 from harness.corpus.draft import ProblemDraft, draft_problem
 from harness.corpus.errors import SkippedError, error_summary
-from harness.corpus.exporting import ExportedModule, FlatModule, GraphInput
+from harness.corpus.exporting import ExportedModule, GraphInput
 from harness.corpus.graph_hash import compute_operations
-from harness.corpus.printing import is_size, live_operations, resolved
+from harness.corpus.printing import ancestors, is_size, live_operations, resolved
 from harness.corpus.variable_names import operation_of, wished_names
-from harness.corpus.verification import RunnableProblem, Tensors, Verified, module_arguments, root_mean_square
+from harness.corpus.verification import RunnableProblem, Tensors, Verified, call_module, root_mean_square
 from harness.corpus.workloads import check_sizes, largest_tensor, shown
 
 _CONSTANT = re.compile(r"(^|_)(cos|sin)$|mask|position|inv_freq|(^|_)(k|key)(_proj|_lin)?_bias$")
@@ -173,12 +172,12 @@ def _boundary(backward: ExportedModule) -> list[fx.Node]:
 
     Operations of the forward pass have the stack trace of the module's code; those of the backward pass have none.
     """
-    ancestors = _ancestors(backward.outputs)
+    sources = ancestors(backward.outputs, lambda node: node.all_input_nodes)
     boundary: dict[fx.Node, None] = {}
     queue = [
         source
         for node in backward.graph.nodes
-        if node in ancestors and node.op == "call_function" and not is_size(node) and not _is_forward(node)
+        if node in sources and node.op == "call_function" and not is_size(node) and not _is_forward(node)
         for source in node.all_input_nodes
         if _is_forward(source)
     ]
@@ -196,17 +195,6 @@ def _boundary(backward: ExportedModule) -> list[fx.Node]:
 
 def _is_forward(node: fx.Node) -> bool:
     return bool(node.meta.get("stack_trace"))
-
-
-def _ancestors(nodes: Iterable[fx.Node]) -> set[fx.Node]:
-    visited: set[fx.Node] = set()
-    stack = list(nodes)
-    while stack:
-        node = stack.pop()
-        if node not in visited:
-            visited.add(node)
-            stack += list(node.all_input_nodes)
-    return visited
 
 
 _CLOSE = 2e-4
@@ -262,14 +250,15 @@ def _compare_gradients(
         value = by_source.get((item.source, item.name, item.place))
         value = torch.zeros(item.node.meta["val"].shape) if value is None else value
         leaves[name] = value.detach().requires_grad_() if f"grad_{name}" in outputs else value
-    incoming = {item.place: drawn[name] for name, item in draft.sources.items() if item.source == "gradient"}
-    weights, tensors = module_arguments(forward, leaves, torch.float32)
+    incoming = {
+        item.place: drawn[name]
+        for name, item in draft.sources.items()
+        if item.source == "gradient" and item.place is not None
+    }
     differentiated = [name for name in leaves if f"grad_{name}" in outputs]
     try:
         with torch.enable_grad():
-            returned = functional_call(
-                FlatModule(forward.exported.candidate), weights, (tensors,), tie_weights=True, strict=False
-            )
+            returned = call_module(forward, leaves, torch.float32)
             gradients = torch.autograd.grad(
                 [returned[place] for place in incoming],
                 [leaves[name] for name in differentiated],

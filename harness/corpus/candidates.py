@@ -38,6 +38,8 @@ class InputLeaf:
     """One tensor among the arguments of a submodule."""
 
     name: str
+    place: int
+    """Position among all leaves of the arguments."""
     dtype: torch.dtype
     shape: tuple[int, ...]
     """Shape at `FIRST_SIZES`."""
@@ -53,8 +55,7 @@ class CandidateModule:
     module: nn.Module
     leaves: tuple[InputLeaf, ...]
     leaf_values: tuple[Any, ...]
-    """All leaves of the arguments in order; None at the positions of tensors, which `tensor_places` lists."""
-    tensor_places: tuple[int, ...]
+    """All leaves of the arguments in order; None at the positions of tensors."""
     structure: pytree.TreeSpec
     output_places: tuple[int, ...] | None = None
     """Places of the problem's outputs among the tensors that the module returns; None if all are outputs."""
@@ -68,8 +69,8 @@ class CandidateModule:
     def arguments(self, tensors: list[torch.Tensor]) -> tuple[list[Any], dict[str, Any]]:
         """Return the positional and keyword arguments of `forward` with these tensors."""
         values = list(self.leaf_values)
-        for place, tensor in zip(self.tensor_places, tensors, strict=True):
-            values[place] = tensor
+        for leaf, tensor in zip(self.leaves, tensors, strict=True):
+            values[leaf.place] = tensor
         arguments: dict[str, Any] = pytree.tree_unflatten(values, self.structure)
         parameters = inspect.signature(self.module.forward).parameters
         variadic = next((name for name, p in parameters.items() if p.kind is inspect.Parameter.VAR_POSITIONAL), None)
@@ -197,7 +198,6 @@ def _candidate(first: ModuleCall, second: ModuleCall) -> CandidateModule | None:
         return None
     leaves: list[InputLeaf] = []
     values: list[Any] = []
-    places: list[int] = []
     names = AxisNames()
     for place, ((path, value), second_value) in enumerate(zip(paths, second_leaves, strict=True)):
         if not isinstance(value, torch.Tensor):
@@ -208,12 +208,11 @@ def _candidate(first: ModuleCall, second: ModuleCall) -> CandidateModule | None:
         if not isinstance(second_value, torch.Tensor) or second_value.dim() != value.dim():
             return None
         axes = tuple(names.of(*sizes) for sizes in zip(value.shape, second_value.shape, strict=True))
-        leaves.append(InputLeaf(_leaf_name(path), value.dtype, tuple(value.shape), axes))
+        leaves.append(InputLeaf(_leaf_name(path), place, value.dtype, tuple(value.shape), axes))
         values.append(None)
-        places.append(place)
     if not any(axis for leaf in leaves for axis in leaf.axes):
         return None
-    return CandidateModule(first.path, first.module, tuple(leaves), tuple(values), tuple(places), structure)
+    return CandidateModule(first.path, first.module, tuple(leaves), tuple(values), structure)
 
 
 _MAX_EXTRA = 300

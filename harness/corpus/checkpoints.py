@@ -7,20 +7,17 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from harness.errors import ConfigurationError
 from harness.formats.bounded import load_yaml
+from harness.model.base_models import StrictModel
 
 _MAX_BYTES = 4 * 2**20
 FloatDtype = Literal["bfloat16", "float16", "float32"]
 
 
-class _TablePart(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class ShapeSet(_TablePart):
+class ShapeSet(StrictModel):
     """Typical sizes of inputs to a family of models."""
 
     pairs: tuple[tuple[int, int], ...]
@@ -35,7 +32,7 @@ class ShapeSet(_TablePart):
     """Sizes of problems whose only axis is the number of tokens; empty: the products of `pairs`."""
 
 
-class Checkpoint(_TablePart):
+class Checkpoint(StrictModel):
     """One architecture and the published checkpoint whose sizes it has."""
 
     family: str
@@ -57,14 +54,14 @@ class Checkpoint(_TablePart):
     entry may be a dtype. An argument without brackets is an integer and not a tensor."""
 
 
-class Family(_TablePart):
+class Family(StrictModel):
     """One family of architectures, which is a suite of problems."""
 
     shapes: ShapeSet
     dtype: FloatDtype = "bfloat16"
 
 
-class CheckpointTable(_TablePart):
+class CheckpointTable(StrictModel):
     """The table of families and architectures."""
 
     format: Literal[1]

@@ -169,15 +169,10 @@ def draft_problem(exported: ExportedModule, constants: dict[int, str]) -> Proble
 def _ordered_inputs(exported: ExportedModule) -> list[GraphInput]:
     """Return the inputs that affect the outputs: arguments in their order, then weights by their first use."""
     used = used_inputs(exported)
-    order: dict[fx.Node, int] = {}
-    for node in live_operations(exported):
-        for argument in node.all_input_nodes:
-            order.setdefault(resolved(argument), len(order))
-    used_items = [item for item in exported.inputs if item.node in used]
-    activations = [item for item in used_items if item.source in _ARGUMENTS]
-    weights = [item for item in used_items if item.source not in _ARGUMENTS]
-    activations.sort(key=lambda item: item.source == "activation")
-    return activations + sorted(weights, key=lambda item: order.get(item.node, 0))
+    arguments = [item for item in exported.inputs if item.source in _ARGUMENTS and item.node in used]
+    arguments.sort(key=lambda item: item.source == "activation")
+    weights = {item.node: item for item in exported.inputs if item.source not in _ARGUMENTS}
+    return arguments + [weights[node] for node in used if node in weights]
 
 
 def _input_name(item: GraphInput, all_items: list[GraphInput]) -> str:

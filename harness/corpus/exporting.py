@@ -54,9 +54,9 @@ class ExportedModule:
 class FlatModule(nn.Module):
     """A wrapper of a module that takes a list of tensors and returns a list of tensors."""
 
-    def __init__(self, candidate: CandidateModule, module: nn.Module | None = None) -> None:
+    def __init__(self, candidate: CandidateModule) -> None:
         super().__init__()
-        self.module = module if module is not None else candidate.module
+        self.module = candidate.module
         self._candidate = candidate
 
     def forward(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -200,15 +201,16 @@ def _index(arguments: dict[str, Any], text: Text) -> str:
     return f"{operand(arguments['self'], text)}[{', '.join(indices)}]"
 
 
-def _interpolate(mode: str) -> Callable[[dict[str, Any], Text], str]:
-    def write(arguments: dict[str, Any], text: Text) -> str:
-        size, factors = arguments.get("output_size"), arguments.get("scale_factors")
-        corners = arguments.get("align_corners")
-        chosen = f"size={text(size)}" if size is not None else f"scale_factor={text(factors)}"
-        aligned = f", align_corners={corners}" if corners is not None else ""
-        return f'F.interpolate({text(arguments["input"])}, {chosen}, mode="{mode}"{aligned})'
+_INTERPOLATIONS = ("nearest1d", "nearest2d", "nearest3d", "linear1d", "bilinear2d", "bicubic2d")
+"""Modes of `F.interpolate`, each with a number of dimensions, in the names of their operators."""
 
-    return write
+
+def _interpolate(mode: str, arguments: dict[str, Any], text: Text) -> str:
+    size, factors = arguments.get("output_size"), arguments.get("scale_factors")
+    corners = arguments.get("align_corners")
+    chosen = f"size={text(size)}" if size is not None else f"scale_factor={text(factors)}"
+    aligned = f", align_corners={corners}" if corners is not None else ""
+    return f'F.interpolate({text(arguments["input"])}, {chosen}, mode="{mode}"{aligned})'
 
 
 def _batch_norm(arguments: dict[str, Any], text: Text) -> str:
@@ -246,10 +248,5 @@ _SPECIAL: dict[str, Callable[[dict[str, Any], Text], str]] = {
     "index": _index,
     "embedding": lambda args, text: f"F.embedding({text(args['indices'])}, {text(args['weight'])})",
     "batch_norm": _batch_norm,
-    "upsample_nearest2d": _interpolate("nearest"),
-    "upsample_nearest1d": _interpolate("nearest"),
-    "upsample_nearest3d": _interpolate("nearest"),
-    "upsample_linear1d": _interpolate("linear"),
-    "upsample_bilinear2d": _interpolate("bilinear"),
-    "upsample_bicubic2d": _interpolate("bicubic"),
+    **{f"upsample_{form}": functools.partial(_interpolate, form[:-2]) for form in _INTERPOLATIONS},
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import sympy
@@ -24,14 +24,8 @@ _MAX_PARTS = 8
 
 def live_operations(exported: ExportedModule) -> list[fx.Node]:
     """Return the operator calls that affect the outputs, in order, without assertions and reads of sizes."""
-    live: set[fx.Node] = set()
-    stack = list(exported.outputs)
-    while stack:
-        node = stack.pop()
-        if node not in live:
-            live.add(node)
-            # A size is printed as an expression of axes, which does not need the tensor that it was read from.
-            stack += [] if is_size(node) else list(node.all_input_nodes)
+    # A size is printed as an expression of axes, which does not need the tensor that it was read from.
+    live = ancestors(exported.outputs, lambda node: () if is_size(node) else node.all_input_nodes)
     return [
         node
         for node in exported.graph.nodes
@@ -39,15 +33,33 @@ def live_operations(exported: ExportedModule) -> list[fx.Node]:
     ]
 
 
+def ancestors(nodes: Iterable[fx.Node], inputs_of: Callable[[fx.Node], Iterable[fx.Node]]) -> set[fx.Node]:
+    """Return nodes and all nodes that they are computed from.
+
+    Args:
+        nodes: the nodes.
+        inputs_of: returns the nodes that a node is computed from.
+    """
+    visited: set[fx.Node] = set()
+    stack = list(nodes)
+    while stack:
+        node = stack.pop()
+        if node not in visited:
+            visited.add(node)
+            stack += inputs_of(node)
+    return visited
+
+
 def is_size(node: fx.Node) -> bool:
     """Return true if the value of a node is a size and not a tensor."""
     return isinstance(node.meta.get("val"), int | float | bool | torch.SymInt | torch.SymFloat | torch.SymBool)
 
 
-def used_inputs(exported: ExportedModule) -> set[fx.Node]:
-    """Return the placeholders that affect the outputs."""
-    used = {resolved(arg) for node in live_operations(exported) for arg in node.all_input_nodes}
-    return {node for node in (*used, *map(resolved, exported.outputs)) if node.op == "placeholder"}
+def used_inputs(exported: ExportedModule) -> list[fx.Node]:
+    """Return the placeholders that affect the outputs, in the order of their first use."""
+    used = [resolved(arg) for node in live_operations(exported) for arg in node.all_input_nodes]
+    used += map(resolved, exported.outputs)
+    return [node for node in dict.fromkeys(used) if node.op == "placeholder"]
 
 
 def resolved(node: fx.Node) -> fx.Node:

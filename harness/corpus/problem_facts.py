@@ -102,11 +102,11 @@ def problem_name(model: str, module: str) -> str:
         model: words of the architecture, joined by underscores.
         module: words of the module's class.
     """
-    bare, squeezed = model.replace("_", ""), module.replace("_", "")
-    if squeezed == bare:
+    bare = model.replace("_", "")
+    if module.replace("_", "") == bare:
         return model
-    if squeezed.startswith(bare):
-        return f"{model}_{_after_letters(module, len(bare))}"
+    if same_letters := re.match("_*".join(bare), module):
+        return f"{model}_{module[same_letters.end() :].strip('_')}"
     model_words, module_words = model.split("_"), module.split("_")
     pairs = zip(model_words, module_words[:-1], strict=False)
     shared = len(list(itertools.takewhile(lambda words: words[0] == words[1], pairs)))
@@ -127,13 +127,3 @@ def backward_text(forward: ProblemText, form: str, operations: int) -> ProblemTe
     description = f"Gradients of: {before}, {forward_pass}, {dtype}: {operations} operations."
     tags = tuple("backward" if tag == "forward" else tag for tag in forward.tags)
     return ProblemText(forward.name, forward.op_type, description, (*tags, form))
-
-
-def _after_letters(name: str, letters: int) -> str:
-    """Return the part of a name after its first `letters` characters, without counting underscores."""
-    letter_count = 0
-    for index, letter in enumerate(name):
-        if letter_count == letters:
-            return name[index:].strip("_")
-        letter_count += letter != "_"
-    return ""

@@ -58,12 +58,13 @@ def provenance_of(module: nn.Module, path: str, architecture: str) -> Provenance
     library = type(module).__module__.partition(".")[0]
     parts = file.parts
     place = parts.index(library) if library in parts else len(parts) - 1
+    name = "/".join(parts[place:])
+    licence = licence_of(file.read_text(errors="replace"), name)
     try:
         version = importlib.metadata.version(library)
-    except importlib.metadata.PackageNotFoundError:
-        version = ""
-    name = "/".join(parts[place:])
-    licence = licence_of(file.read_text(errors="replace"), name) or _package_licence(library)
+        licence = licence or _package_licence(library)
+    except importlib.metadata.PackageNotFoundError:  # a module factory's own code
+        version, licence = "", licence or "of the user"
     return Provenance(architecture, type(module).__qualname__, path, name, library, version, licence)
 
 
@@ -84,10 +85,7 @@ def licence_of(source: str, name: str) -> str | None:
 
 
 def _package_licence(library: str) -> str:
-    try:
-        metadata = importlib.metadata.metadata(library)
-    except importlib.metadata.PackageNotFoundError:
-        return "of the user"  # a module factory's own code
+    metadata = importlib.metadata.metadata(library)
     text = " ".join(str(metadata[key])[:100] for key in ("License-Expression", "License") if key in metadata)
     for licence, words in (("Apache-2.0", "apache"), ("MIT", "mit"), ("BSD-3-Clause", "bsd")):
         if words in text.lower():

@@ -16,6 +16,7 @@ from functools import lru_cache
 
 import torch
 from torch import fx
+from torch.utils import _pytree as pytree
 
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)\n(?:\s+(?P<code>[^\n]*))?')
 _FOREIGN = re.compile(
@@ -252,13 +253,7 @@ def _part_name(node: fx.Node, names: dict[fx.Node, str]) -> str:
 
 def _flat(arguments: Iterable[object]) -> list[fx.Node]:
     """Return the nodes among arguments, including those in lists."""
-    nodes: list[fx.Node] = []
-    for argument in arguments:
-        if isinstance(argument, fx.Node):
-            nodes.append(argument)
-        elif isinstance(argument, list | tuple):
-            nodes += _flat(argument)
-    return nodes
+    return [leaf for leaf in pytree.tree_leaves(arguments) if isinstance(leaf, fx.Node)]
 
 
 def _half(node: fx.Node) -> str:

@@ -153,21 +153,16 @@ class RunnableProblem:
 
 
 def _module_outputs(draft: ProblemDraft, inputs: Tensors, dtype: torch.dtype | None) -> list[torch.Tensor]:
-    """Return the outputs of the original module, called with the problem's inputs as its weights and arguments."""
-    weights, tensors = module_arguments(draft, inputs, dtype)
+    """Return the result of `call_module`, computed without gradients."""
     try:
         with torch.no_grad():
-            return functional_call(  # type: ignore[no-any-return]
-                FlatModule(draft.exported.candidate), weights, (tensors,), tie_weights=True, strict=False
-            )
+            return call_module(draft, inputs, dtype)
     except Exception as error:  # the module's own code
         raise SkippedError(f"the original module does not run: {error_summary(error)}") from error
 
 
-def module_arguments(
-    draft: ProblemDraft, inputs: Tensors, dtype: torch.dtype | None
-) -> tuple[Tensors, list[torch.Tensor]]:
-    """Return the weights by path and the arguments in order for a call of `FlatModule`.
+def call_module(draft: ProblemDraft, inputs: Tensors, dtype: torch.dtype | None) -> list[torch.Tensor]:
+    """Return the outputs of the original module, called with the problem's inputs as its weights and arguments.
 
     Args:
         draft: the problem.
@@ -194,7 +189,10 @@ def module_arguments(
             ]
             is_replaced = dtype is not None and leaf.dtype in {torch.bfloat16, torch.float16}
             arguments[place] = torch.zeros(lengths, dtype=dtype if is_replaced else leaf.dtype)
-    return weights, [arguments[place] for place in range(len(candidate.leaves))]
+    tensors = [arguments[place] for place in range(len(candidate.leaves))]
+    return functional_call(  # type: ignore[no-any-return]
+        FlatModule(candidate), weights, (tensors,), tie_weights=True, strict=False
+    )
 
 
 def _compare(outputs: Tensors, expected: Sequence[torch.Tensor], axes: Mapping[str, int]) -> None:

@@ -12,21 +12,20 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from harness.errors import FormatError
 from harness.failpoints import failpoint
 from harness.formats.bounded import load_json_file
+from harness.model.base_models import StrictModel
 from harness.workspace.files import atomic_write
 
 MAX_LOSSES = 2
 """A measurement with this number of lost judges gets a verdict."""
 
 
-class Loss(BaseModel):
+class Loss(StrictModel):
     """The loss of a judge during a measurement."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     cause: Literal["ended", "deadline"] = Field(alias="how")
     reason: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from harness.daemon.snapshots import Snapshots
@@ -13,7 +13,7 @@ from harness.model.config import Config
 from harness.model.judging import CheckOrder, CheckReply, CheckRequest
 from harness.workspace.directories import Workspace
 from harness.workspace.judge_client import CheckAnswered, JudgeClient
-from harness.workspace.order_files import ordered_solution, reply_to_check, waiting_checks
+from harness.workspace.order_files import ordered_solution, reply_to_order, waiting_orders
 
 EVERY_S = 2.0
 """Least time between two checks of a worker. An earlier order waits."""
@@ -32,17 +32,16 @@ class CheckOrders:
     _not_before: dict[str, float] = field(default_factory=dict)
     """Worker -> monotonic time in seconds at which its next check may begin."""
 
-    def hand_out(self, judges: Iterable[JudgeClient]) -> None:
+    def hand_out(self, judges: Collection[JudgeClient]) -> None:
         """Send each order that may begin to the least busy ready judge of its target.
 
         Raises:
             OSError: the directory of orders cannot be read.
         """
-        ready = [judge for judge in judges if judge.ready is not None]
-        for order in waiting_checks(self.workspace):
+        for order in waiting_orders(self.workspace, CheckOrder):
             if order.kind != "check":
                 continue
-            fitting = [judge for judge in ready if judge.ready is not None and judge.ready.target == order.target]
+            fitting = [judge for judge in judges if judge.target == order.target]
             if order.id in self._in_progress or not fitting:
                 continue
             if order.worker in self._in_progress.values():
@@ -57,7 +56,7 @@ class CheckOrders:
         Raises:
             OSError: the directory of orders cannot be read.
         """
-        return [order for order in waiting_checks(self.workspace) if order.kind == "baseline"]
+        return [order for order in waiting_orders(self.workspace, CheckOrder) if order.kind == "baseline"]
 
     def _ask(self, judge: JudgeClient, order: CheckOrder) -> None:
         try:
@@ -96,4 +95,4 @@ class CheckOrders:
         worker = self._in_progress.pop(order_id, None)
         if worker is not None:
             self._not_before[worker] = time.monotonic() + EVERY_S
-        reply_to_check(self.workspace, order_id, reply)
+        reply_to_order(self.workspace, CheckOrder, order_id, reply)

@@ -18,7 +18,7 @@ from harness.daemon.attempts import Attempts, Loss
 from harness.daemon.check_orders import CheckOrders
 from harness.daemon.device_judges import DeviceJudges
 from harness.daemon.disk_watch import DiskWatch
-from harness.daemon.dispatch import Decided, JobPlanner, Work, baseline_identity_of, job_identity
+from harness.daemon.dispatch import Decided, JobPlanner, Work, baseline_identity, job_identity
 from harness.daemon.drafts import baseline_draft
 from harness.daemon.due_work import DueWork
 from harness.daemon.lost_work import LostWork, PostponedWork
@@ -27,7 +27,7 @@ from harness.daemon.profiles import Profiles
 from harness.daemon.queue import EvaluationQueue, Job
 from harness.daemon.recorder import AfterEntry, Recorder
 from harness.daemon.snapshots import Snapshots
-from harness.daemon.status_writer import StatusWriter
+from harness.daemon.status_writer import StatusWriter, judge_status
 from harness.errors import ConfigurationError, HarnessError, LedgerError
 from harness.failpoints import failpoint
 from harness.git.repo import Repo
@@ -35,6 +35,7 @@ from harness.ledger.index import Index
 from harness.ledger.ledger import Ledger
 from harness.model.config import Config
 from harness.model.judging import CheckReply, JudgeReady
+from harness.model.process_status import DaemonStatus
 from harness.model.verdict import Verdict
 from harness.workspace.configuration import data_root_of
 from harness.workspace.directories import Workspace
@@ -85,7 +86,7 @@ class Daemon:
         self._lost_work = LostWork(self._queue, self._attempts, self._postponed)
         self._planner = JobPlanner(config, self._snapshots, index, self._attempts)
         self._profiles = Profiles(workspace, self._snapshots, lambda: repo.tip(config.coordination_branch))
-        self._after_entry = AfterEntry(self._recorder, self._queue, self._attempts, self._note_entry, evaluations_done)
+        self._after_entry = AfterEntry(self._recorder, self._queue, self._attempts, evaluations_done)
         record_champion = self._after_entry.record_champion
         self._due_work = DueWork(config, repo, index, self._snapshots, self._queue, self._status, record_champion)
         self._watcher = RefWatch(workspace.git_common_dir, lambda: self._inbox.put("refs have moved"))
@@ -96,7 +97,6 @@ class Daemon:
         self._scan_at = 0.0
         self._dispatch_at = 0.0
         self._last_answer_at = time.monotonic()
-        self._recoveries_reported = 0
 
     # --- the loop ---
 
@@ -118,7 +118,7 @@ class Daemon:
                 self._report()  # the candidates are reported before they are handed out, which takes longer
             if time.monotonic() >= self._dispatch_at:
                 self._attempt(self._dispatch, "handing out work")
-            self._attempt(lambda: self._checks.hand_out(self._judges), "handing out checks")
+            self._attempt(lambda: self._checks.hand_out(list(self._judges)), "handing out checks")
             self._attempt(self._measure_ahead, "measuring baselines ahead")
             self._follow_up()
             self._recorder.flush()
@@ -227,9 +227,8 @@ class Daemon:
         for judge in self._judges:
             while len(self._queue) and judge.state == "idle" and not self._recorder.unwritten and self._give(judge):
                 pass
-            if judge.state != "idle" or judge.ready is None or self._recorder.unwritten:
-                continue
-            if all(job.key.target != judge.ready.target for job in self._queue.waiting()):
+            is_free = judge.state == "idle" and not self._recorder.unwritten
+            if is_free and all(job.key.target != judge.target for job in self._queue.waiting()):
                 self._profiles.give(judge)
 
     def _give(self, judge: JudgeClient) -> bool:
@@ -240,8 +239,9 @@ class Daemon:
             return False
         failpoint("daemon.after_take")
         try:
-            if self._due_work.is_behind:  # candidates with a new entry would be measured again
+            if self._after_entry.index_is_behind:  # candidates with a new entry would be measured again
                 self._due_work.refresh()
+                self._after_entry.index_is_behind = False
             plan = self._planner.plan(job, self._repo.tip(self._config.coordination_branch), ready)
         except (HarnessError, OSError):
             self._queue.put_back(job)
@@ -273,8 +273,8 @@ class Daemon:
         """Measure baselines that workers wait for before their first session, on idle judges."""
         for order in self._checks.ordered_baselines():
             measuring = {work.ask.problem.key for work in self._work.values() if work.is_baseline}
-            free = (judge for judge in self._judges if judge.state == "idle" and judge.ready is not None)
-            judge = next((client for client in free if client.ready and client.ready.target == order.target), None)
+            free = (judge for judge in self._judges if judge.state == "idle" and judge.target == order.target)
+            judge = next(free, None)
             if judge is None or judge.ready is None or self._recorder.unwritten or order.problem in measuring:
                 continue
             problem = self._snapshots.problem(self._repo.tip(self._config.coordination_branch), order.problem)
@@ -293,7 +293,7 @@ class Daemon:
         def allowed(job: Job) -> bool:
             if job.key.judge != ready.environment.judge or job.key.problem in measuring:
                 return False
-            if self._postponed.waits(job_identity(job)) or self._postponed.waits(baseline_identity_of(job)):
+            if self._postponed.waits(job_identity(job)) or self._postponed.waits(baseline_identity(job.key)):
                 return False
             return job.kind == "confirmation" or within_limit
 
@@ -364,9 +364,6 @@ class Daemon:
 
     # --- after an entry ---
 
-    def _note_entry(self) -> None:
-        self._due_work.is_behind = True
-
     def _follow_up(self) -> None:
         """Queue and record the due steps after the last entries; after a failure, the next scan does it."""
         while self._after_entry.is_due:
@@ -398,20 +395,18 @@ class Daemon:
         return self._limit_reached() or not remaining
 
     def _report(self, *, force: bool = False) -> None:
-        for sentence in self._ledger.recovered[self._recoveries_reported :]:
-            self._status.add_message(sentence)
-        self._recoveries_reported = len(self._ledger.recovered)
-        status = self._status.write(
-            self._queue,
-            list(self._judges),
-            {device: work.job.worker for device, work in self._work.items()},
+        while self._ledger.recovered:
+            self._status.add_message(self._ledger.recovered.pop(0))
+        workers = {device: work.job.worker for device, work in self._work.items()}
+        status = DaemonStatus(
+            queued=len(self._queue),
+            judges=tuple(judge_status(judge, workers.get(judge.device)) for judge in self._judges),
+            hosts=self._judges.hosts(),
             evaluations_done=self._after_entry.evaluations_done,
             limit_reached=self._limit_reached(),
-            hosts=self._judges.hosts(),
-            fault=self._judges.pausing_fault() or self._disk.fault(),
-            force=force,
+            paused=self._judges.pausing_fault() or self._disk.fault(),
         )
-        self._metrics.status = status or self._metrics.status
+        self._metrics.status = self._status.write(status, force=force) or self._metrics.status
         self._metrics.disk_free_bytes = self._disk.free_bytes
         self._metrics.entries = self._recorder.entered
         self._metrics.ledger_commits, self._metrics.ledger_commit_s = self._ledger.commits, self._ledger.commit_s

@@ -67,7 +67,7 @@ class Work:
     @property
     def identity(self) -> Sequence[str]:
         """Identity by which its attempts are counted."""
-        return baseline_identity_of(self.job) if self.is_baseline else job_identity(self.job)
+        return baseline_identity(self.job.key) if self.is_baseline else job_identity(self.job)
 
 
 @dataclass(frozen=True)
@@ -78,8 +78,6 @@ class JobPlanner:
     snapshots: Snapshots
     index: Index
     attempts: Attempts
-    _baselines: dict[str, tuple[Row, Entry]] = field(default_factory=dict)
-    """Problem -> its last used baseline entry: a read takes milliseconds."""
 
     def plan(self, job: Job, commit: str, judge: JudgeReady) -> Ask | Decided | None:
         """Return the plan of a job for a judge that is ready; None if the problem has changed since it was queued.
@@ -99,7 +97,7 @@ class JobPlanner:
         if problem.digest != job.key.problem_digest or judge.environment.judge != job.key.judge:
             return None
         row = self.index.find_baseline(problem.key, problem.digest, job.key.target, job.key.judge)
-        baseline = self._entry_of(row) if row else None
+        baseline = self.index.entry(row.problem, row.seq) if row else None
         if baseline is None:
             return self._plan_baseline(job, problem, judge)
         return self._plan_candidate(job, problem, baseline, judge)
@@ -138,17 +136,8 @@ class JobPlanner:
             return drafts.repeated_draft(job, ask.language, answer, measured, ask.source_hash) if measured else None
         return None
 
-    def _entry_of(self, row: Row) -> Entry | None:
-        cached = self._baselines.get(row.problem)
-        if cached is not None and cached[0] == row:
-            return cached[1]
-        entry = self.index.entry(row.problem, row.seq)
-        if entry is not None:
-            self._baselines[row.problem] = row, entry
-        return entry
-
     def _plan_baseline(self, job: Job, problem: Problem, judge: JudgeReady) -> Ask | Decided:
-        losses = self.attempts.losses(baseline_identity_of(job))
+        losses = self.attempts.losses(baseline_identity(job.key))
         if len(losses) >= MAX_LOSSES:
             return Decided(drafts.lost_baseline_draft(self.config.run, job.key, judge, losses), of_baseline=True)
         more_variants = self.config.judge.more_baselines
@@ -216,18 +205,6 @@ def job_identity(job: Job) -> Sequence[str]:
     return job.kind, job.key.problem, job.key.problem_digest, job.key.tree, job.key.target, job.key.judge
 
 
-def baseline_identity_of(job: Job) -> Sequence[str]:
-    """Return the identity by which attempts at the baseline of a job's problem are counted."""
-    return baseline_identity(job.key.problem, job.key.problem_digest, job.key.target, job.key.judge)
-
-
-def baseline_identity(problem: str, digest: str, target: str, judge: str) -> Sequence[str]:
-    """Return the identity by which attempts at a problem's baseline are counted.
-
-    Args:
-        problem: the problem's key, `suite/name`.
-        digest: digest of the problem's form.
-        target: the target's name.
-        judge: the judge version.
-    """
-    return "baseline", problem, digest, target, judge
+def baseline_identity(key: Key) -> Sequence[str]:
+    """Return the identity by which attempts at the baseline of a measurement's problem are counted."""
+    return "baseline", key.problem, key.problem_digest, key.target, key.judge

@@ -10,6 +10,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from harness.daemon.queue import EvaluationQueue, Job, Key
 from harness.daemon.snapshots import Snapshots
@@ -84,49 +85,34 @@ def next_steps(
     return max(waiting, key=rank, default=None), unrecorded
 
 
+@dataclass
 class DueWork:
-    """Queues the candidates without an entry. It caches its comparisons, so that a scan is fast. Not thread-safe.
+    """Queues the candidates without an entry. It caches its comparisons, so that a scan is fast. Not thread-safe."""
 
-    Args:
-        config: has the run's name and the coordination branch.
-        repo: the workspace's repository.
-        index: the ledger's index.
-        snapshots: the committed problems.
-        queue: receives the jobs.
-        status: receives messages about problems that cannot be judged.
-        record_champion: enters the champion that a confirmation makes.
-    """
-
-    def __init__(
-        self,
-        config: Config,
-        repo: Repo,
-        index: Index,
-        snapshots: Snapshots,
-        queue: EvaluationQueue,
-        status: StatusWriter,
-        record_champion: Callable[[Entry], None],
-    ) -> None:
-        self._config, self._repo, self._index = config, repo, index
-        self._snapshots, self._queue, self._status = snapshots, queue, status
-        self._record_champion = record_champion
-        self._compared: dict[tuple[str, str], tuple[str, str, str]] = {}
-        """(branch, target) -> (tip, problem tree, judge version) of the last comparison."""
-        self._followed: dict[tuple[str, str], tuple[str, str]] = {}
-        """(problem, target) -> (problem tree, judge version) whose next steps were taken."""
-        self._outdated: dict[str, tuple[str, frozenset[str]]] = {}
-        """Target -> (judge version, problems with entries of an older judge protocol that are to be measured again)."""
-        self._held_back: set[tuple[str, str]] = set()
-        """(branch, target) with candidates that the queue had no room for."""
-        self.is_incomplete = False
-        """True if the last scan stopped before it had compared every branch."""
-        self.is_behind = True
-        """True if the ledger has new entries since the last refresh."""
+    config: Config
+    repo: Repo
+    index: Index
+    snapshots: Snapshots
+    queue: EvaluationQueue
+    status: StatusWriter
+    """Receives messages about problems that cannot be judged."""
+    record_champion: Callable[[Entry], None]
+    """Enters the champion that a confirmation makes."""
+    is_incomplete: bool = False
+    """True if the last scan stopped before it had compared every branch."""
+    _compared: dict[tuple[str, str], tuple[str, str, str]] = field(default_factory=dict)
+    """(branch, target) -> (tip, problem tree, judge version) of the last comparison."""
+    _followed: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)
+    """(problem, target) -> (problem tree, judge version) whose next steps were taken."""
+    _outdated: dict[str, tuple[str, frozenset[str]]] = field(default_factory=dict)
+    """Target -> (judge version, problems with entries of an older judge protocol that are to be measured again)."""
+    _held_back: set[tuple[str, str]] = field(default_factory=set)
+    """(branch, target) with candidates that the queue had no room for."""
 
     @property
     def waits_for_room(self) -> bool:
         """True if candidates wait in git and the queue has room for them."""
-        return bool(self._held_back) and len(self._queue) <= MOST_WAITING // 2
+        return bool(self._held_back) and len(self.queue) <= MOST_WAITING // 2
 
     def forget(self) -> None:
         """Clear the cached comparisons, so that the next scan compares everything."""
@@ -140,9 +126,8 @@ class DueWork:
         Raises:
             HarnessError: the index cannot be written, or the repository cannot be read.
         """
-        for sentence in self._index.refresh(self._repo):
-            self._status.add_message(sentence)
-        self.is_behind = False
+        for sentence in self.index.refresh(self.repo):
+            self.status.add_message(sentence)
 
     def scan(self, judges: Judges) -> None:
         """Queue every candidate of the run's branches that has no entry, and the next steps of those that have one.
@@ -153,19 +138,19 @@ class DueWork:
             HarnessError: the repository or the index cannot be read or written; a later scan repeats this one.
         """
         # Branches are read before the base: a branch created in between starts at that later base.
-        branches = self._repo.branches(run_branches(self._config.run))
-        base = self._repo.tip(self._config.coordination_branch)
+        branches = self.repo.branches(run_branches(self.config.run))
+        base = self.repo.tip(self.config.coordination_branch)
         self.refresh()
         failpoint("daemon.before_scan")
         due: list[tuple[int, str, Job]] = []
-        has_room = len(self._queue) <= MOST_WAITING // 2
+        has_room = len(self.queue) <= MOST_WAITING // 2
         problems: set[tuple[str, str]] = set()
         self.is_incomplete, slice_ends = False, time.monotonic() + SLICE_S
         for branch, tip in branches.items():
             place = parse_agent_branch(branch)
             if place is None:
                 continue
-            if (due or len(self._queue)) and time.monotonic() > slice_ends:
+            if (due or len(self.queue)) and time.monotonic() > slice_ends:
                 self.is_incomplete = True
                 break
             for target, judge in judges.items():
@@ -182,14 +167,14 @@ class DueWork:
 
     def _put(self, due: Sequence[tuple[int, str, Job]], judges: Judges) -> None:
         """Queue candidates while there is room. The branches of the others are compared again later."""
-        self._held_back = set() if len(self._queue) <= MOST_WAITING // 2 else self._held_back
+        self._held_back = set() if len(self.queue) <= MOST_WAITING // 2 else self._held_back
         for _, branch, job in due:
-            if len(self._queue) >= MOST_WAITING:
+            if len(self.queue) >= MOST_WAITING:
                 self._held_back |= {(branch, target) for target in judges}
                 self._compared.pop((branch, job.key.target), None)
-            elif self._queue.add(job):
+            elif self.queue.add(job):
                 logger.info("queued %s of %s for %s", job.key.tree, job.worker, job.key.problem)
-        (self._status.add_message if self._held_back else self._status.remove_messages)(_FULL)
+        (self.status.add_message if self._held_back else self.status.remove_messages)(_FULL)
 
     def follow_up(self, entered: Iterable[tuple[str, str]], judges: Judges) -> None:
         """After new entries, queue the confirmations and record the champions that are due.
@@ -205,7 +190,7 @@ class DueWork:
         for place in problems:
             self._followed.pop(place, None)
         self.refresh()
-        base = self._repo.tip(self._config.coordination_branch)
+        base = self.repo.tip(self.config.coordination_branch)
         for problem, target in problems:
             if target in judges:
                 self._take_next_steps(problem, target, base, judges[target].environment.judge)
@@ -214,7 +199,7 @@ class DueWork:
         self, branch: str, place: AgentBranch, tip: str, base: str, target: str, judge: str
     ) -> list[tuple[int, Job]]:
         """Return the branch's candidates without an entry, with their commits' times in seconds."""
-        state = (tip, self._snapshots.problem_tree(base, place.problem) or "", judge)
+        state = (tip, self.snapshots.problem_tree(base, place.problem) or "", judge)
         last_state = self._compared.get((branch, target))
         if last_state == state:
             return []
@@ -222,7 +207,7 @@ class DueWork:
         moved = last_state is not None and last_state[1:] == state[1:]
         if not moved:
             own, form = (place.problem, target), (digest, judge)
-            self._queue.drop(
+            self.queue.drop(
                 lambda job: (job.key.problem, job.key.target) == own and (job.key.problem_digest, job.key.judge) != form
             )
         if digest is None:
@@ -230,54 +215,54 @@ class DueWork:
             return []
         due = []
         since = last_state[0] if last_state and moved else None
-        for candidate in committed_candidates(self._repo, branch, tip, base, target, since=since):
-            if self._index.find(digest, candidate.tree, target, judge) is None:
+        for candidate in committed_candidates(self.repo, branch, tip, base, target, since=since):
+            if self.index.find(digest, candidate.tree, target, judge) is None:
                 key = Key(candidate.problem, digest, candidate.tree, target, judge)
                 due.append((candidate.at, Job("evaluation", key, candidate.commit, branch, candidate.worker)))
         self._compared[branch, target] = state
         return due
 
     def _take_next_steps(self, problem: str, target: str, base: str, judge: str) -> None:
-        state = (self._snapshots.problem_tree(base, problem) or "", judge)
+        state = (self.snapshots.problem_tree(base, problem) or "", judge)
         if self._followed.get((problem, target)) == state:
             return
         digest = self._digest(base, problem)
         if digest is None:
             return
-        row, champion = next_steps(self._index, problem, digest, target, judge, self._config.run)
+        row, champion = next_steps(self.index, problem, digest, target, judge, self.config.run)
         if row is not None and row.tree and row.commit and row.branch and row.worker:
             key = Key(problem, digest, row.tree, target, judge)
-            self._queue.add(Job("confirmation", key, row.commit, row.branch, row.worker, row.seq))
+            self.queue.add(Job("confirmation", key, row.commit, row.branch, row.worker, row.seq))
         self._followed[problem, target] = state
         if problem in self._with_outdated(target, judge):
             self._measure_again(problem, digest, target, judge)
-        entry = self._index.entry(problem, champion.seq) if champion else None
+        entry = self.index.entry(problem, champion.seq) if champion else None
         if entry is not None:
-            self._record_champion(entry)
+            self.record_champion(entry)
 
     def _with_outdated(self, target: str, judge: str) -> frozenset[str]:
         """Return the problems with entries to measure again, whose candidates may no longer be on a branch."""
         if self._outdated.get(target, ("",))[0] != judge:
             # Entries are read only if some have an older protocol.
-            is_older = self._index.has_older_protocol(self._config.run, JUDGE_PROTOCOL)
-            problems = known_problems(self._index) if is_older else []
-            table = standings(self._index, problems, target, self._config.run) if problems else ()
+            is_older = self.index.has_older_protocol(self.config.run, JUDGE_PROTOCOL)
+            problems = known_problems(self.index) if is_older else []
+            table = standings(self.index, problems, target, self.config.run) if problems else ()
             self._outdated[target] = judge, frozenset(standing.problem for standing in table if standing.outdated)
         return self._outdated[target][1]
 
     def _measure_again(self, problem: str, digest: str, target: str, judge: str) -> None:
         """Queue the champion and the runner-up of an older judge protocol; their confirmations follow later."""
-        (standing,) = standings(self._index, [problem], target, self._config.run)
+        (standing,) = standings(self.index, [problem], target, self.config.run)
         for row in standing.outdated:
             if row.problem_digest != digest or not (row.tree and row.commit and row.branch and row.worker):
                 continue
-            if not self._repo.has_object(row.commit):
-                self._status.add_message(
+            if not self.repo.has_object(row.commit):
+                self.status.add_message(
                     f"{problem} seq {row.seq} cannot be measured again: its commit {row.commit} is missing"
                 )
                 continue
             key = Key(problem, digest, row.tree, target, judge)
-            if self._queue.add(Job("evaluation", key, row.commit, row.branch, row.worker, is_repeat=True)):
+            if self.queue.add(Job("evaluation", key, row.commit, row.branch, row.worker, is_repeat=True)):
                 logger.info(
                     "%s seq %d is measured again: it is of judge protocol %s, and only protocol %d counts",
                     *(problem, row.seq, row.judge_protocol, standing.protocol),
@@ -287,9 +272,9 @@ class DueWork:
         """Return the digest of a problem on the base; None, with a message, if it cannot be judged."""
         beginning = f"candidates of {problem} wait"
         try:
-            digest = self._snapshots.problem(base, problem).digest
+            digest = self.snapshots.problem(base, problem).digest
         except HarnessError as error:
-            self._status.add_failure(beginning, error)
+            self.status.add_failure(beginning, error)
             return None
-        self._status.remove_messages(beginning)
+        self.status.remove_messages(beginning)
         return digest

@@ -71,12 +71,8 @@ class EvaluationQueue:
             target: the target's name.
             allowed: returns whether a job may be taken.
         """
-
-        def fits(job: Job) -> bool:
-            return job.key.target == target and allowed(job)
-
-        job = self._first(lambda job: job.kind == "confirmation" and fits(job))
-        job = job or self._first(lambda job: job.is_repeat and fits(job)) or self._first(fits)
+        in_order = sorted(self.waiting(), key=lambda job: (job.kind != "confirmation", not job.is_repeat))
+        job = next((job for job in in_order if job.key.target == target and allowed(job)), None)
         if job is None:
             return None
         lane = self._lanes[job.worker]
@@ -130,6 +126,3 @@ class EvaluationQueue:
 
     def __len__(self) -> int:
         return sum(len(lane) for lane in self._lanes.values())
-
-    def _first(self, condition: Callable[[Job], bool]) -> Job | None:
-        return next((job for job in self.waiting() if condition(job)), None)

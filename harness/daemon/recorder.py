@@ -10,11 +10,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 
 from harness.daemon.attempts import Attempts
 from harness.daemon.dispatch import baseline_identity, job_identity
 from harness.daemon.drafts import champion_draft
-from harness.daemon.queue import EvaluationQueue, Job
+from harness.daemon.queue import EvaluationQueue, Job, Key
 from harness.daemon.status_writer import StatusWriter
 from harness.errors import HarnessError
 from harness.failpoints import failpoint
@@ -161,30 +162,22 @@ class Recorder:
         self._status.add_failure(_WAITING, failed[1])
 
 
+@dataclass
 class AfterEntry:
-    """Tracks the jobs that entries end and the steps that they make due. Not thread-safe.
+    """Tracks the jobs that entries end and the steps that they make due. Not thread-safe."""
 
-    Args:
-        recorder: enters champions, and writes outcomes for workers.
-        queue: holds the entry's job, which was in flight.
-        attempts: losses of each measurement, which its entry deletes.
-        index_is_behind: called when the index lacks an entry.
-        evaluations_done: evaluations of the invocation that are already entered.
-    """
-
-    def __init__(
-        self,
-        recorder: Recorder,
-        queue: EvaluationQueue,
-        attempts: Attempts,
-        index_is_behind: Callable[[], None],
-        evaluations_done: int,
-    ) -> None:
-        self._recorder, self._queue, self._attempts = recorder, queue, attempts
-        self._index_is_behind = index_is_behind
-        self.evaluations_done = evaluations_done
-        self._champions_entering: set[tuple[str, int]] = set()
-        self._due: set[tuple[str, str]] = set()
+    recorder: Recorder
+    """Enters champions, and writes outcomes for workers."""
+    queue: EvaluationQueue
+    """Holds the entry's job, which was in flight."""
+    attempts: Attempts
+    """Losses of each measurement, which its entry deletes."""
+    evaluations_done: int
+    """Evaluations of the invocation that are entered."""
+    index_is_behind: bool = False
+    """True if entries were made since the caller last reset it."""
+    _champions_entering: set[tuple[str, int]] = field(default_factory=set)
+    _due: set[tuple[str, str]] = field(default_factory=set)
 
     @property
     def is_due(self) -> bool:
@@ -199,9 +192,10 @@ class AfterEntry:
     def baseline_entered(self, entry: Entry) -> None:
         """Process the entry of a problem's baselines, which is on disk."""
         failpoint("daemon.after_baseline")
-        self._index_is_behind()
+        self.index_is_behind = True
         judge = entry.environment.judge if entry.environment else ""
-        self._attempts.forget(baseline_identity(entry.problem, entry.problem_digest, entry.target, judge))
+        key = Key(entry.problem, entry.problem_digest, tree="", target=entry.target, judge=judge)
+        self.attempts.forget(baseline_identity(key))
 
     def judged(self, job: Job, entry: Entry) -> None:
         """Process the entry of an evaluation or confirmation, which is on disk.
@@ -212,9 +206,9 @@ class AfterEntry:
         """
         if job.kind == "evaluation":
             self.evaluations_done += 1
-            self._recorder.write_outcome(entry)
-        self._queue.finish(job)
-        self._attempts.forget(job_identity(job))
+            self.recorder.write_outcome(entry)
+        self.queue.finish(job)
+        self.attempts.forget(job_identity(job))
         self._follow(job.key.problem, job.key.target)
 
     def record_champion(self, confirmation: Entry) -> None:
@@ -223,7 +217,7 @@ class AfterEntry:
             return  # its entry waits until the ledger can be written
         self._champions_entering.add((confirmation.problem, confirmation.seq))
         failpoint("daemon.before_champion")
-        self._recorder.enter(champion_draft(confirmation), self._champion_entered)
+        self.recorder.enter(champion_draft(confirmation), self._champion_entered)
 
     def _champion_entered(self, entry: Entry) -> None:
         failpoint("daemon.after_champion")
@@ -231,4 +225,4 @@ class AfterEntry:
 
     def _follow(self, problem: str, target: str) -> None:
         self._due.add((problem, target))
-        self._index_is_behind()
+        self.index_is_behind = True

@@ -23,7 +23,7 @@ from harness.model.verdict import EntryKind
 from harness.workspace.directories import Workspace
 from harness.workspace.files import atomic_write, file_lock
 from harness.workspace.head_record import only_head
-from harness.workspace.judge_source import LocalJudges, OpenJudges
+from harness.workspace.judge_source import OpenJudges, local_judges
 from harness.workspace.processes import PARENT_VARIABLE, start_ticks
 
 logger = logging.getLogger(__name__)
@@ -96,15 +96,13 @@ def run_daemon(
             repo,
             ledger,
             index,
-            open_judges=open_judges or (lambda post: LocalJudges(workspace, config, names, post)),
+            open_judges=open_judges or (lambda post: local_judges(workspace, config, names, post)),
             max_evaluations=max_evaluations,
             evaluations_done=done,
             metrics=metrics,
         )
-        try:
-            daemon.run(stop, once=once)
-        finally:
-            daemon.close()
+        stack.callback(daemon.close)
+        daemon.run(stop, once=once)
 
 
 def current_invocation() -> str | None:

@@ -6,11 +6,9 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
 
-from harness.daemon.queue import EvaluationQueue
 from harness.errors import HarnessError
-from harness.model.process_status import DaemonStatus, HostStatus, JudgeStatus
+from harness.model.process_status import DaemonStatus, JudgeStatus
 from harness.workspace.directories import Workspace
 from harness.workspace.judge_client import JudgeClient
 from harness.workspace.status import write_status
@@ -62,28 +60,11 @@ class StatusWriter:
         for message in [message for message in self._messages if message.startswith(beginning)]:
             self._messages.remove(message)
 
-    def write(
-        self,
-        queue: EvaluationQueue,
-        judges: Sequence[JudgeClient],
-        workers: Mapping[str, str],
-        *,
-        evaluations_done: int,
-        limit_reached: bool,
-        hosts: tuple[HostStatus, ...] = (),
-        fault: str | None = None,
-        force: bool = False,
-    ) -> DaemonStatus | None:
-        """Write the record if it has changed and is due.
+    def write(self, status: DaemonStatus, *, force: bool = False) -> DaemonStatus | None:
+        """Write the record with the messages, if it has changed and is due.
 
         Args:
-            queue: the waiting jobs.
-            judges: the daemon's judges.
-            workers: device -> the worker whose candidate its judge works on.
-            evaluations_done: evaluations of this invocation.
-            limit_reached: the limit of evaluations is reached.
-            hosts: the hosts of a cluster.
-            fault: a fault of this machine or the cluster that prevents judging.
+            status: the present state, without the messages.
             force: write now, even without a change.
 
         Returns:
@@ -92,16 +73,8 @@ class StatusWriter:
         now_s = time.monotonic()
         if now_s < self._next_at and not force:
             return None
-        self._pause(fault)
-        status = DaemonStatus(
-            queued=len(queue),
-            judges=tuple(_judge_status(judge, workers.get(judge.device)) for judge in judges),
-            hosts=hosts,
-            evaluations_done=evaluations_done,
-            limit_reached=limit_reached,
-            paused=fault,
-            messages=tuple(self._messages),
-        )
+        self._pause(status.paused)
+        status = status.model_copy(update={"messages": tuple(self._messages)})
         if status == self._last_status and not force:
             return None
         self._last_status, self._next_at = status, now_s + _EVERY_S
@@ -110,7 +83,13 @@ class StatusWriter:
         return status
 
 
-def _judge_status(judge: JudgeClient, worker: str | None) -> JudgeStatus:
+def judge_status(judge: JudgeClient, worker: str | None) -> JudgeStatus:
+    """Return the state of a judge.
+
+    Args:
+        judge: the judge.
+        worker: the worker whose candidate it works on.
+    """
     request, progress = judge.request, judge.progress
     return JudgeStatus(
         device=judge.device,

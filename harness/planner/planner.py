@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -305,7 +305,7 @@ class _Planner:
     def _take_notes(self) -> None:
         for note in waiting_notes(self._workspace):
             if note.id not in self._recorded:
-                record = {**asdict(note), "left": note.at}
+                record = {**note.model_dump(), "left": note.at}
                 record.pop("at")
                 record = {name: value for name, value in record.items() if value is not None}
                 self._ledger.append_record(lessons_file(note.problem), record)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -141,12 +141,10 @@ def _resolve(document: Mapping[str, Any], overrides: Mapping[str, object]) -> Co
     return config
 
 
-def _leaves(section: BaseModel, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], object]]:
-    leaves: list[tuple[tuple[str, ...], object]] = []
+def _leaves(section: BaseModel, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], object]]:
     for name in type(section).model_fields:
         value = getattr(section, name)
         if isinstance(value, BaseModel):
-            leaves += _leaves(value, (*path, name))
+            yield from _leaves(value, (*path, name))
         else:
-            leaves.append(((*path, name), value))
-    return leaves
+            yield (*path, name), value

@@ -10,20 +10,9 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
-from watchdog.events import (
-    DirCreatedEvent,
-    DirDeletedEvent,
-    DirMovedEvent,
-    FileClosedEvent,
-    FileCreatedEvent,
-    FileDeletedEvent,
-    FileMovedEvent,
-    FileSystemEvent,
-    FileSystemEventHandler,
-)
+from watchdog import events
 from watchdog.observers import Observer
 from watchdog.observers.api import BaseObserver
 
@@ -36,31 +25,22 @@ _STOP_POLL_S = 0.2
 _JOIN_S = 5.0
 
 # Opening a file and closing it without writing are omitted: reading is not a change.
-_EVENTS: list[type[FileSystemEvent]] = [
-    FileCreatedEvent,
-    FileClosedEvent,
-    FileMovedEvent,
-    FileDeletedEvent,
-    DirCreatedEvent,
-    DirMovedEvent,
-    DirDeletedEvent,
+_EVENTS: list[type[events.FileSystemEvent]] = [
+    events.FileCreatedEvent,
+    events.FileClosedEvent,
+    events.FileMovedEvent,
+    events.FileDeletedEvent,
+    events.DirCreatedEvent,
+    events.DirMovedEvent,
+    events.DirDeletedEvent,
 ]
 
 
 class Debouncer:
-    """Turns each burst of touches into one wake-up.
+    """Turns each burst of touches into one wake-up."""
 
-    Args:
-        touched: set by `touch`, and by other code to wake the waiting thread.
-        quiet_s: a burst ends after this time without a touch, in seconds.
-        longest_s: upper bound on the time between the first touch and the wake-up, in seconds.
-    """
-
-    def __init__(
-        self, touched: threading.Event | None = None, *, quiet_s: float = QUIET_S, longest_s: float = LONGEST_S
-    ) -> None:
-        self._touched = touched or threading.Event()
-        self._quiet_s, self._longest_s = quiet_s, longest_s
+    def __init__(self) -> None:
+        self._touched = threading.Event()
 
     def touch(self) -> None:
         """Report a change, from any thread."""
@@ -80,9 +60,9 @@ class Debouncer:
         while not self._touched.wait(self._next_wait_s(until, stop)):
             if time.monotonic() >= until or (stop and stop.is_set()):
                 return False
-        until = time.monotonic() + self._longest_s
+        until = time.monotonic() + LONGEST_S
         self._touched.clear()
-        while (remaining_s := until - time.monotonic()) > 0 and self._touched.wait(min(self._quiet_s, remaining_s)):
+        while (remaining_s := until - time.monotonic()) > 0 and self._touched.wait(min(QUIET_S, remaining_s)):
             self._touched.clear()
         return True
 
@@ -94,7 +74,7 @@ class Debouncer:
         return None if remaining_s == float("inf") else remaining_s
 
 
-class _Observation(FileSystemEventHandler):
+class _Observation(events.FileSystemEventHandler):
     """Events of directories, from `start` to `close`.
 
     Args:
@@ -126,26 +106,23 @@ class _Observation(FileSystemEventHandler):
             if observer.ident is not None:
                 observer.join(timeout=_JOIN_S)
 
-    def on_any_event(self, event: FileSystemEvent) -> None:
+    def on_any_event(self, event: events.FileSystemEvent) -> None:
         if any(self._matters(Path(str(path))) for path in (event.src_path, event.dest_path) if path):
             self._changed()
 
 
-class FileWatch:
-    """Watches directories and everything below them, within a `with` block.
+class FileWatch(Debouncer):
+    """Watches directories and everything below them, within a `with` block: each change is a touch.
 
     Args:
         directories: created if missing, so that the first file in them is detected.
-        nudge: other code sets it to wake the owner, for example a signal handler that sets a stop flag.
         matters: returns whether a changed file wakes the owner; called in watchdog's thread.
     """
 
-    def __init__(
-        self, *directories: Path, nudge: threading.Event | None = None, matters: Callable[[Path], bool] = lambda _: True
-    ) -> None:
+    def __init__(self, *directories: Path, matters: Callable[[Path], bool] = lambda _: True) -> None:
+        super().__init__()
         self._directories = directories
-        self._debouncer = Debouncer(nudge)
-        self._observation = _Observation("file-watch", dict.fromkeys(directories, True), matters, self._debouncer.touch)
+        self._observation = _Observation("file-watch", dict.fromkeys(directories, True), matters, self.touch)
 
     def __enter__(self) -> Self:
         for directory in self._directories:
@@ -157,20 +134,8 @@ class FileWatch:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._observation.close()
-
-    def wait(self, timeout_s: float, *, stop: threading.Event | None = None) -> bool:
-        """Wait until a burst of changes has ended.
-
-        Args:
-            timeout_s: upper bound on the wait for the first change, in seconds.
-            stop: ends the wait for the first change.
-
-        Returns:
-            False if there was no change within `timeout_s`, or if `stop` was set before one.
-        """
-        return self._debouncer.wait(timeout_s, stop=stop)
 
 
 class RefWatch:

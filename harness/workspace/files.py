@@ -127,7 +127,10 @@ def file_lock(path: Path, *, wait_s: float | None = 0, owner: str = "") -> Itera
         if wait_s is None:
             fcntl.flock(descriptor, fcntl.LOCK_EX)  # a queue: a process that polls may starve beside frequent requests
         start = time.monotonic()
-        while not _try_lock(descriptor):
+        while True:
+            with suppress(BlockingIOError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
             holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "another process"
             limit_s = max(wait_s or 0, _DEAD_HOLDER_S) if _has_ended(holder) else wait_s or 0
             if time.monotonic() - start >= limit_s:
@@ -142,14 +145,6 @@ def file_lock(path: Path, *, wait_s: float | None = 0, owner: str = "") -> Itera
         yield
     finally:
         os.close(descriptor)
-
-
-def _try_lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _has_ended(holder: str) -> bool:

@@ -6,7 +6,6 @@ losses: the daemon as notices in its queue, a command through `blocking_judge`.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shlex
@@ -33,7 +32,7 @@ from harness.model.judging import (
 from harness.model.process_status import JudgeState
 from harness.workspace.directories import Workspace
 from harness.workspace.judge_endpoint import JudgeEnded, JudgeEndpoint, JudgeNotice, Launch, LocalJudge
-from harness.workspace.log_files import LOG_BYTES, rotate
+from harness.workspace.log_files import limit_size, tail
 from harness.workspace.processes import oom_kills
 
 START_S = 180.0
@@ -52,6 +51,7 @@ LONGEST_PAUSE_S = 30.0
 ERROR_PREFIX = "harness judge: "
 """Text that a judge writes before the message of an error that ends it."""
 _LAST_NOTICE_S = 5.0
+_TAIL_BYTES = 4000
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,6 @@ class JudgeClient:
         log_file: the file that receives its stderr.
         post: receives the notices; the caller passes each to `handle` in its own thread.
         target: the target of its candidates, if it is not the device's own.
-        start_within_s: a judge that is not ready after so many seconds is ended.
         launch: starts its processes in place of `command`, for a judge of another host.
     """
 
@@ -136,7 +135,6 @@ class JudgeClient:
         post: Callable[[JudgeNotice], None],
         *,
         target: str | None = None,
-        start_within_s: float = START_S,
         launch: Launch | None = None,
     ) -> None:
         self.device = device
@@ -161,7 +159,6 @@ class JudgeClient:
         self._target = target
         self._launch = launch or (lambda number: LocalJudge(device, command, number, log_file, post))
         self._post = post
-        self._start_within_s = start_within_s
         self._process_number = 0
         self._endpoint: JudgeEndpoint | None = None
         self._until = 0.0
@@ -175,18 +172,22 @@ class JudgeClient:
         """Process id of the judge; None without a process on this host."""
         return self._endpoint.pid if self._endpoint else None
 
+    @property
+    def target(self) -> str | None:
+        """The target of its candidates; None while the judge is not ready."""
+        return self.ready.target if self.ready else None
+
     def start(self) -> None:
         """Start the process, which sends a message when it is ready."""
         self._process_number += 1
         self.state, self.ready, self.progress = "starting", None, None
         self._overdue = False
-        self._allowed_s = self._start_within_s
+        self._allowed_s = START_S
         self._until = time.monotonic() + self._allowed_s
         failpoint("daemon.before_judge_start")
         try:
-            if _size(self.log_file) > LOG_BYTES:
-                rotate(self.log_file)
-            self._log_from = _size(self.log_file)
+            limit_size(self.log_file)
+            self._log_from = self.log_file.stat().st_size if self.log_file.exists() else 0
             self._endpoint = self._launch(self._process_number)
         except OSError as error:
             self._post(JudgeEnded(self.device, self._process_number, f"cannot be started: {error}"))
@@ -326,18 +327,8 @@ def _line(request: JudgeRequest | CheckRequest) -> bytes:
     return json.dumps(request.model_dump(mode="json")).encode() + b"\n"
 
 
-def _size(log_file: Path) -> int:
-    try:
-        return log_file.stat().st_size
-    except OSError:
-        return 0
-
-
 def _error_written(log_file: Path, start: int) -> tuple[str, str]:
     """Return the judge's own error message and the last line, written at or after byte `start`; "" for none."""
-    with contextlib.suppress(OSError), log_file.open("rb") as log:
-        log.seek(max(log.seek(0, os.SEEK_END) - 4000, start))
-        text = log.read().decode(errors="replace").strip()
-        _, marker, error = text.rpartition(ERROR_PREFIX)
-        return error if marker else "", text.rpartition("\n")[2].strip()
-    return "", ""
+    text = tail(log_file, start, _TAIL_BYTES).strip()
+    _, marker, error = text.rpartition(ERROR_PREFIX)
+    return error if marker else "", text.rpartition("\n")[2].strip()

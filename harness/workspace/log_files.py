@@ -1,4 +1,4 @@
-"""Size limits of the files in `.harness/logs/`, and a reader of a growing file."""
+"""Size limits of the files in `.harness/logs/`, and readers of their ends and of a growing file."""
 
 from __future__ import annotations
 
@@ -50,6 +50,20 @@ def _make_room(file: Path) -> None:
 
 def _earlier(file: Path, number: int) -> Path:
     return file.with_name(f"{file.name}.{number}")
+
+
+def tail(file: Path, start: int, max_bytes: int) -> str:
+    """Return the end of the text at or after byte `start`; "" if the file cannot be read.
+
+    Args:
+        file: the log file.
+        start: offset of the first byte that is returned.
+        max_bytes: the largest size that is returned.
+    """
+    with suppress(OSError), file.open("rb") as opened:
+        opened.seek(max(start, opened.seek(0, os.SEEK_END) - max_bytes))
+        return opened.read().decode(errors="replace")
+    return ""
 
 
 class GrowingFile:

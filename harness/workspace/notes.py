@@ -5,23 +5,20 @@ The files are in the git common directory: a lesson is not derived, so it must s
 
 from __future__ import annotations
 
-import contextlib
-import json
 import uuid
-from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from harness.errors import FormatError
-from harness.formats.bounded import load_json_file
+from pydantic import Field
+
+from harness.model.base_models import StrictModel
 from harness.workspace.directories import Workspace
-from harness.workspace.files import atomic_write
+from harness.workspace.files import atomic_write, read_record
 
 
-@dataclass(frozen=True, kw_only=True)
-class Note:
+class Note(StrictModel):
     """A lesson of one line from a worker about a problem."""
 
-    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    id: str = Field(default_factory=lambda: uuid.uuid4().hex)
     """The ledger has it too, so that a planner that was killed between two steps does not record a note twice."""
     problem: str
     worker: str
@@ -41,17 +38,14 @@ def leave_note(workspace: Workspace, note: Note) -> None:
         workspace: the workspace of the planner.
         note: the note; line breaks in its text become spaces.
     """
-    note = replace(note, text=" ".join(note.text.split()))
-    atomic_write(_directory(workspace) / f"{note.id}.json", json.dumps(asdict(note)))
+    note = note.model_copy(update={"text": " ".join(note.text.split())})
+    atomic_write(_directory(workspace) / f"{note.id}.json", note.model_dump_json())
 
 
 def waiting_notes(workspace: Workspace) -> list[Note]:
     """Return the notes that are not recorded yet, oldest first; other files are ignored."""
-    notes = []
-    for file in _directory(workspace).glob("*.json"):
-        with contextlib.suppress(OSError, FormatError, TypeError):
-            notes.append(Note(**load_json_file(file)))
-    return sorted(notes, key=lambda note: (note.at, note.id))
+    notes = (read_record(file, Note) for file in _directory(workspace).glob("*.json"))
+    return sorted((note for note in notes if note is not None), key=lambda note: (note.at, note.id))
 
 
 def drop_note(workspace: Workspace, note: Note) -> None:

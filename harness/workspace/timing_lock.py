@@ -45,16 +45,6 @@ def timing() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def timing_apart() -> Iterator[None]:
-    """Hold the lock shared while a batch is timed on a device and processors that nothing else uses.
-
-    Judges of several GPUs time simultaneously. A batch on the CPU shares its resources and is not timed meanwhile.
-    """
-    with working():
-        yield
-
-
-@contextlib.contextmanager
 def working() -> Iterator[None]:
     """Hold the lock shared during work that would disturb a measurement. Keep it short: a judge may wait for it."""
     directory = lock_directory()
@@ -62,3 +52,10 @@ def working() -> Iterator[None]:
         with _locked(directory / "quiet-gate", fcntl.LOCK_SH):
             stack.enter_context(_locked(directory / "quiet", fcntl.LOCK_SH))
         yield
+
+
+timing_apart = working
+"""Hold the lock shared while a batch is timed on a device and processors that nothing else uses.
+
+Judges of several GPUs time simultaneously. A batch on the CPU shares its resources and is not timed meanwhile.
+"""

@@ -25,7 +25,7 @@ from harness.model.judging import (
 from harness.model.verdict import EntryKind, Verdict
 from harness.workspace.directories import Workspace
 from harness.workspace.judge_client import CheckAnswered, JudgeClient
-from harness.workspace.order_files import order_check, waiting_checks
+from harness.workspace.order_files import order_check, waiting_orders
 from tests.site import make_site, site_in
 from tests.waiting import wait_until
 
@@ -62,10 +62,10 @@ class Workers:
             self.replies[name] = order_check(self.workspace, order, self.solution, stop=self.stop, within_s=120)
 
         thread = threading.Thread(target=wait)
-        before = len(waiting_checks(self.workspace))
+        before = len(waiting_orders(self.workspace, CheckOrder))
         thread.start()
         self.threads.append(thread)
-        wait_until(lambda: len(waiting_checks(self.workspace)) > before, event="the order")
+        wait_until(lambda: len(waiting_orders(self.workspace, CheckOrder)) > before, event="the order")
 
     def reply(self, name: str) -> CheckReply:
         wait_until(lambda: name in self.replies, event="the reply")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.workspace import file_watch
 from harness.workspace.file_watch import Debouncer, FileWatch, RefWatch
 
 SOON_S = 120.0
@@ -129,8 +130,10 @@ def test_reading_refs_and_working_in_the_checkout_is_no_event(repository: Path, 
     calls.next_within(SOON_S, after=0)
 
 
-def test_a_stream_that_never_pauses_is_not_put_off_for_ever() -> None:
-    debouncer = Debouncer(quiet_s=3600.0, longest_s=0.3)
+def test_a_stream_that_never_pauses_is_not_put_off_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_watch, "QUIET_S", 3600.0)
+    monkeypatch.setattr(file_watch, "LONGEST_S", 0.3)
+    debouncer = Debouncer()
     started = time.monotonic()
     for _ in range(5):
         debouncer.touch()
@@ -139,8 +142,10 @@ def test_a_stream_that_never_pauses_is_not_put_off_for_ever() -> None:
     assert not debouncer.wait(0), "one stream is one wake-up"
 
 
-def test_a_wake_up_waits_for_a_pause() -> None:
-    debouncer = Debouncer(quiet_s=0.2, longest_s=3600.0)
+def test_a_wake_up_waits_for_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_watch, "QUIET_S", 0.2)
+    monkeypatch.setattr(file_watch, "LONGEST_S", 3600.0)
+    debouncer = Debouncer()
     started = time.monotonic()
     debouncer.touch()
     assert debouncer.wait(SOON_S)
@@ -164,12 +169,11 @@ def test_a_written_file_below_wakes_the_owner(tmp_path: Path) -> None:
 
 
 def test_a_burst_wakes_the_owner_once(tmp_path: Path) -> None:
-    nudge = threading.Event()
-    with FileWatch(tmp_path, nudge=nudge) as changes:
+    with FileWatch(tmp_path) as changes:
         for _ in range(5):
-            nudge.set()
+            changes.touch()
         assert changes.wait(120)
-        assert not nudge.is_set(), "one burst is one wake-up"
+        assert not changes.wait(0), "one burst is one wake-up"
 
 
 def test_reading_is_no_change_and_the_wait_ends_in_time(tmp_path: Path) -> None:
@@ -180,9 +184,8 @@ def test_reading_is_no_change_and_the_wait_ends_in_time(tmp_path: Path) -> None:
 
 
 def test_an_event_can_wake_the_owner(tmp_path: Path) -> None:
-    nudge = threading.Event()
-    with FileWatch(tmp_path, nudge=nudge) as changes:
-        nudge.set()
+    with FileWatch(tmp_path) as changes:
+        changes.touch()
         assert changes.wait(120)
     assert not any(thread.name == "file-watch" for thread in threading.enumerate())
 

@@ -16,6 +16,7 @@ import pytest
 
 from harness.model.judging import JUDGE_PROTOCOL, PROTOCOL_FIX, JudgeProgress, JudgeReady, protocol_mismatch
 from harness.model.verdict import Verdict
+from harness.workspace import judge_client
 from harness.workspace.directories import Workspace
 from harness.workspace.judge_client import (
     CheckAnswered,
@@ -35,7 +36,7 @@ ClientEvent = JudgeReady | JudgeProgress | RequestAnswered | CheckAnswered | Jud
 class Client:
     """A client with its inbox, as in the daemon."""
 
-    def __init__(self, tmp_path: Path, *, start_within_s: float = 60.0, command: list[str] | None = None) -> None:
+    def __init__(self, tmp_path: Path, *, command: list[str] | None = None) -> None:
         self.inbox: queue.SimpleQueue[JudgeNotice] = queue.SimpleQueue()
         workspace = Workspace(tmp_path)
         self.log = workspace.logs / "judge-cpu.log"
@@ -44,7 +45,6 @@ class Client:
             command or judge_command("cpu", workspace.cache, "bubblewrap"),
             self.log,
             self.inbox.put,
-            start_within_s=start_within_s,
         )
 
     def next_event(self, deadline: float = DEADLINE_S) -> ClientEvent:
@@ -191,8 +191,9 @@ def test_closing_ends_the_whole_group_also_while_it_judges(client: Client, probl
     wait_until(lambda: not group_of(pid), event="the end of the judge's group")
 
 
-def test_a_judge_that_never_gets_ready_is_lost(tmp_path: Path) -> None:
-    client = Client(tmp_path, start_within_s=0.3, command=[sys.executable, "-c", "import time; time.sleep(60)"])
+def test_a_judge_that_never_gets_ready_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judge_client, "START_S", 0.3)
+    client = Client(tmp_path, command=[sys.executable, "-c", "import time; time.sleep(60)"])
     try:
         loss = client.next_event()
         assert isinstance(loss, JudgeLost)

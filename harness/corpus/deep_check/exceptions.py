@@ -6,20 +6,19 @@ import fnmatch
 from collections.abc import Sequence
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from harness.formats.problems import read_text
 from harness.formats.schema import shown, validated
 from harness.formats.source_lines import parse_yaml
+from harness.model.base_models import StrictModel
 
 FILE = "deep-check.yaml"
 """Name of the file in the directory of problems."""
 
 
-class DeepException(BaseModel):
+class DeepException(StrictModel):
     """One reason, and the problems and results that it covers."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     result: str = Field(min_length=1)
     """Pattern of the result's title, such as `wrong epsilon: 10 times *`."""
@@ -28,10 +27,8 @@ class DeepException(BaseModel):
     reason: str = Field(min_length=20)
 
 
-class ExceptionFile(BaseModel):
+class ExceptionFile(StrictModel):
     """deep-check.yaml."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     exceptions: tuple[DeepException, ...] = ()
 

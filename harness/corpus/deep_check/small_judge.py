@@ -45,17 +45,16 @@ class SmallJudge:
     """Judge outputs of one problem with the judge's own inputs, comparison and rule on precision.
 
     Args:
-        problem: the problem.
-        axes: sizes of its variable axes; `small_axes` by default.
+        problem: the problem, which is judged at `small_axes`.
 
     Raises:
         FormatError: the problem has no inputs that can be drawn at these sizes.
     """
 
-    def __init__(self, problem: Problem, axes: Mapping[str, int] | None = None) -> None:
+    def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.reference = load_reference(problem)
-        self.workload = small_workload(problem, small_axes(problem) if axes is None else axes)
+        self.workload = small_workload(problem, small_axes(problem))
         self.source = InputSource(problem, reference=self.reference, seed=SEED)
         sets = WorkloadSets(problem, self.source, self.workload)
         self.stress_cases = sets.stress()
