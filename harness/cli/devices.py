@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 
 from harness.model.config import Config
 from harness.sol.hardware import target_name
-
-_NVIDIA_SMI_TIMEOUT_S = 10
+from harness.workspace.processes import gpu_names
 
 
 @dataclass(frozen=True)
@@ -73,16 +70,3 @@ def gpu_target() -> str | None:
     """Return the target name of the first GPU, such as `h200`; None without a usable GPU."""
     names = gpu_names()
     return target_name(names[0]) if names else None
-
-
-def gpu_names() -> list[str]:
-    """Return the names of this machine's GPUs from nvidia-smi; [] if it is missing or fails."""
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return []
-    command = [tool, "--query-gpu=name", "--format=csv,noheader"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_NVIDIA_SMI_TIMEOUT_S, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return []
-    return done.stdout.strip().splitlines()

@@ -21,6 +21,7 @@ from harness.sol.measured_gpu import hardware_directory, stored_rates
 from harness.workspace.configuration import explain_config, load_config
 from harness.workspace.directories import Workspace
 from harness.workspace.files import file_lock
+from harness.workspace.processes import output_of
 
 
 @click.command()
@@ -58,7 +59,6 @@ def doctor(cluster: str | None, *, as_json: bool) -> None:
 
 def _machine() -> Iterator[Check]:
     """Yield checks of Python, the GPU, the packages of its judge, and the packages of some languages."""
-    from harness.cli.preflight.machine import output_of
     from harness.judge.build.toolkit import seek_nvcc
     from harness.judge.devices.cuda_environment import require_no_mps
 
@@ -95,7 +95,6 @@ def _machine() -> Iterator[Check]:
 
 def _nvrtc() -> Check:
     """Check that NVRTC, the compiler of language cuda, supports the driver and the GPU; the GPU judge needs it too."""
-    from harness.cli.preflight.machine import output_of
     from harness.judge.build.toolkit import compiler_mismatch, find_toolkit, nvrtc_facts
 
     try:
