@@ -9,7 +9,7 @@ import sysconfig
 from contextlib import suppress
 from pathlib import Path
 
-from harness.cli.devices import missing_gpu_packages
+from harness.cli.devices import require_gpu_packages
 from harness.cli.preflight.check import Check, RunPlan
 from harness.cli.preflight.torch_trial import (
     TRIAL_TIMEOUT_S,
@@ -64,12 +64,7 @@ def _check_gpus(highest: int) -> None:
     if highest >= count:
         listed = ", ".join(f"cuda:{number}" for number in range(count))
         raise ConfigurationError(f"no such device: cuda:{highest}", where="--device", remedy=f"GPUs here: {listed}")
-    missing = missing_gpu_packages()
-    if missing:
-        raise ConfigurationError(
-            f"the device cuda needs {' and '.join(missing)}",
-            remedy="pip install 'kernel-harness[gpu13]'    # [gpu] for CUDA 12",
-        )
+    require_gpu_packages()
     require_no_mps()
 
 
