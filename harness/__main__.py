@@ -68,7 +68,10 @@ def _unexpected(error: Exception) -> int:
         _discard_output()
         return EXIT_OUTPUT_CLOSED
     if isinstance(error, OSError) and error.errno in _DISK_ERRORS:
-        _print_error(f"harness: {_disk_error(error)}")
+        from harness.workspace.files import unwritable  # noqa: PLC0415 - `harness --help` does not need it
+
+        path = error.filename if isinstance(error.filename, str) else Path.cwd()
+        _print_error(f"harness: {unwritable(Path(path), error)}")
         return EXIT_ERROR
     return _crash(error)
 
@@ -102,14 +105,6 @@ def _print_usage_error(error: click.ClickException) -> None:
     context = error.ctx if isinstance(error, click.UsageError) else None
     command = context.command_path if context is not None else "harness"
     _print_error(f"harness: {command.removeprefix('harness ')}: {message}\n  {command} --help    # lists its arguments")
-
-
-def _disk_error(error: OSError) -> HarnessError:
-    """Return the error for a full or read-only disk, which is never a defect."""
-    full = error.errno != errno.EROFS
-    where = error.filename if isinstance(error.filename, str) else str(Path.cwd())
-    remedy = "free some space on that disk" if full else "make it writable, then try again"
-    return HarnessError(f"cannot be written: {error.strerror}", where=where, remedy=remedy)
 
 
 def _output_is_closed() -> bool:

@@ -38,6 +38,7 @@ from harness.workspace.log_files import limit_size
 from harness.workspace.status import (
     clear_statuses,
     is_alive,
+    no_run,
     read_daemon_status,
     read_planner_status,
     read_start_status,
@@ -89,7 +90,7 @@ def run_start(
             cannot work.
     """
     with ExitStack() as stack:
-        stack.enter_context(file_lock(workspace.start_lock, owner="harness start"))
+        stack.enter_context(no_run(workspace, "harness start"))
         clear_statuses(workspace)
         failpoint("supervisor.before_start")
         with Repo(workspace) as repo:

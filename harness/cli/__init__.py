@@ -51,8 +51,7 @@ class _LazyGroup(click.Group):
         del ctx
         if cmd_name not in _COMMANDS:
             return None
-        command = getattr(importlib.import_module(_COMMANDS[cmd_name][0]), cmd_name)
-        assert isinstance(command, click.Command)  # noqa: S101 - a programming error, not an input's
+        command: click.Command = getattr(importlib.import_module(_COMMANDS[cmd_name][0]), cmd_name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

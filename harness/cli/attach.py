@@ -15,9 +15,8 @@ from harness.cli.display.output import echo, echo_document, echo_lines
 from harness.errors import AnswerIsNo, ConfigurationError
 from harness.model.process_status import DaemonStatus, StartStatus
 from harness.workspace.directories import Workspace
-from harness.workspace.files import file_lock
 from harness.workspace.log_files import GrowingFile, rotate
-from harness.workspace.status import is_alive, read_run_result, read_start_status, running_processes
+from harness.workspace.status import is_alive, no_run, read_run_result, read_start_status, running_processes
 
 _POLL_S = 0.1
 _START_TIMEOUT_S = 900.0
@@ -89,7 +88,7 @@ def start_detached(workspace: Workspace, *, as_json: bool) -> int:
     Raises:
         ConfigurationError: another run is in progress in the workspace, or the run has not started in time.
     """
-    with file_lock(workspace.start_lock, owner="harness start --detach"):
+    with no_run(workspace, "harness start --detach"):
         pass  # fails if a run is in progress, before that run's log is renamed
     log = output_file(workspace, "start")
     log.parent.mkdir(parents=True, exist_ok=True)

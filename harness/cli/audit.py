@@ -25,7 +25,7 @@ from harness.model.config import Config
 from harness.model.entry import Entry
 from harness.model.judging import JudgeAnswer, JudgeRequest
 from harness.model.paths import LEDGER, problem_path, solution_path
-from harness.model.printable import shortened
+from harness.model.printable import count_of, shortened
 from harness.model.sessions import Spread
 from harness.workspace.blocking_judge import JudgeProcess, judge_process
 from harness.workspace.configuration import data_root_of, load_config
@@ -72,9 +72,8 @@ def audit(
         if spread is not None:
             _print_reruns(reruns, spread)
     if result.breaks:
-        count = len(result.breaks)
         raise AnswerIsNo(
-            f"the ledger on {result.branch} has {count} {'break' if count == 1 else 'breaks'}",
+            f"the ledger on {result.branch} has {count_of(len(result.breaks), 'break')}",
             remedy=f"`git log -p {result.branch} -- {LEDGER}/` shows who changed what",
         )
     if not_reproduced:
@@ -87,14 +86,11 @@ def audit(
 
 def _print(result: Audit) -> None:
     if result.breaks:
-        columns = {
-            "file": lambda row: str(row["file"]),
-            "seq": lambda row: "" if row["seq"] is None else str(row["seq"]),
-            "what": lambda row: str(row["what"]),
-            "expected": lambda row: _cell(row["expected"]),
-            "found": lambda row: _cell(row["found"]),
-        }
-        emit([chain_break.record() for chain_break in result.breaks], as_json=False, columns=columns)
+        rows = []
+        for chain_break in result.breaks:
+            texts = {key: "" if value is None else str(value) for key, value in chain_break.record().items()}
+            rows.append(texts | {key: shortened(texts[key], _LONGEST_CELL) for key in ("expected", "found")})
+        emit(rows, as_json=False)
         echo()
     state = "" if result.breaks else "whole: "
     spooled = f" ({result.spooled} of them wait in the spool)" if result.spooled else ""
@@ -174,7 +170,3 @@ def _judge(judge: JudgeProcess, repo: Repo, tip: str, entry: Entry, config: Conf
 
 def _times(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}x"
-
-
-def _cell(value: object) -> str:
-    return shortened("" if value is None else str(value), _LONGEST_CELL)

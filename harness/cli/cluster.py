@@ -11,6 +11,7 @@ from harness.cli.devices import DeviceChoice
 from harness.cli.preflight.check import Check
 from harness.errors import ConfigurationError, HarnessError
 from harness.model.config import Config
+from harness.model.printable import count_of
 from harness.model.process_status import HostStatus
 from harness.sol.hardware import CPU, target_name
 from harness.workspace.directories import Workspace
@@ -104,7 +105,7 @@ def choose_cluster(config: Config, address: str) -> DeviceChoice:
     gpus = [host.gpus[0] for host in usable if host.gpus and any("cuda" in device for device in host.devices)]
     target = config.target or (target_name(gpus[0]) if gpus else CPU)
     count = sum(len(host.devices) for host in usable)
-    reason = f"{count} device{'s' if count > 1 else ''} of {len(usable)} of {len(hosts)} hosts of the cluster"
+    reason = f"{count_of(count, 'device')} of {len(usable)} of {len(hosts)} hosts of the cluster"
     return DeviceChoice(("cuda",) if gpus else ("cpu",), target, reason, cluster=address)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import click
 
@@ -16,10 +17,7 @@ Completion = Callable[[click.Context, click.Parameter, str], list[str]]
 def _problems() -> list[str]:
     from harness.formats.problems import list_problems
 
-    try:
-        return list_problems(Workspace.find().problems)
-    except HarnessError:
-        return []
+    return list_problems(Workspace.find().problems)
 
 
 def _suites(keys: Sequence[str]) -> list[str]:
@@ -29,10 +27,7 @@ def _suites(keys: Sequence[str]) -> list[str]:
 def _branches() -> list[str]:
     from harness.model.paths import BRANCH_NAMESPACES
 
-    try:
-        heads = Workspace.find().git_common_dir / "refs" / "heads"
-    except HarnessError:
-        return []
+    heads = Workspace.find().git_common_dir / "refs" / "heads"
     files = (file for top in BRANCH_NAMESPACES for file in sorted((heads / top).rglob("*")) if file.is_file())
     return [file.relative_to(heads).as_posix() for file in files]
 
@@ -42,34 +37,30 @@ def _globs() -> list[str]:
     return [*(f"{suite}/*" for suite in _suites(keys)), *keys]
 
 
-def _shipped_suites() -> Sequence[str]:
-    from harness.workspace.shipped_files import shipped_suites
-
-    try:
-        return shipped_suites()
-    except HarnessError:
-        return ()
-
-
 def _completion(words: Callable[[], Sequence[str]]) -> Completion:
-    """Return the completion by those of the words that begin with the typed text."""
-    return lambda _context, _parameter, typed: [word for word in words() if word.startswith(typed)]
-
-
-def _complete_list(words: Callable[[], Sequence[str]], alone: Sequence[str]) -> Completion:
-    """Return the completion of a list with commas: of its last word; the words of `alone` only as its first."""
+    """Return the completion by those of the words that begin with the typed text; by none outside of a workspace."""
 
     def complete(_context: click.Context, _parameter: click.Parameter, typed: str) -> list[str]:
-        before, comma, last = typed.rpartition(",")
-        present = words()
-        candidates = [*present, *(alone if present and not before else ())]
-        return [f"{before}{comma}{word}" for word in candidates if word.startswith(last)]
+        with suppress(HarnessError):
+            return [word for word in words() if word.startswith(typed)]
+        return []
 
     return complete
+
+
+def _complete_suites(_context: click.Context, _parameter: click.Parameter, typed: str) -> list[str]:
+    """Complete the last suite of a list with commas; `all` and `none` only as its first word."""
+    from harness.workspace.shipped_files import shipped_suites
+
+    before, comma, last = typed.rpartition(",")
+    with suppress(HarnessError):
+        candidates = [*shipped_suites(), *(() if before else ("all", "none"))]
+        return [f"{before}{comma}{word}" for word in candidates if word.startswith(last)]
+    return []
 
 
 complete_problem = _completion(_problems)
 complete_glob = _completion(_globs)
 complete_suite = _completion(lambda: _suites(_problems()))
 complete_branch = _completion(lambda: [*_problems(), *_branches()])
-complete_shipped_suite = _complete_list(_shipped_suites, ("all", "none"))
+complete_shipped_suite = _complete_suites

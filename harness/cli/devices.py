@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 
+from harness.errors import ConfigurationError
 from harness.model.config import Config
 from harness.sol.hardware import target_name
+from harness.workspace.processes import gpu_names
 
-_NVIDIA_SMI_TIMEOUT_S = 10
+_INSTALL = "pip install 'kernel-harness[gpu13]'    # [gpu] for CUDA 12"
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,8 @@ def choose_devices(config: Config) -> DeviceChoice:
     gpu = gpu_target()
     if gpu is None:
         return DeviceChoice(("cpu",), config.target or "cpu", "no GPU was detected; --device selects another device")
-    if missing := missing_gpu_packages():
-        reason = f"a GPU was detected ({gpu}), but {' and '.join(missing)} is missing: "
-        reason += "pip install 'kernel-harness[gpu13]'"
+    if missing := _missing_gpu_packages():
+        reason = f"a GPU was detected ({gpu}), but {' and '.join(missing)} is missing: {_INSTALL}"
         return DeviceChoice(("cpu",), config.target or "cpu", reason)
     return DeviceChoice(all_gpus(), config.target or gpu, f"a GPU was detected ({gpu}); --device cpu selects the CPU")
 
@@ -57,9 +56,20 @@ def all_gpus() -> tuple[str, ...]:
     return tuple(f"cuda:{number}" for number in range(count)) if count > 1 else ("cuda",)
 
 
-def missing_gpu_packages() -> list[str]:
+def _missing_gpu_packages() -> list[str]:
     """Return the packages that the device cuda needs and that are not installed."""
     return [name for name in ("cupy", "pynvml", "cuda.bindings") if not _is_installed(name)]
+
+
+def require_gpu_packages() -> None:
+    """Check that the packages that the device cuda needs are installed.
+
+    Raises:
+        ConfigurationError: packages are missing.
+    """
+    missing = _missing_gpu_packages()
+    if missing:
+        raise ConfigurationError(f"the device cuda needs {' and '.join(missing)}", remedy=_INSTALL)
 
 
 def _is_installed(name: str) -> bool:
@@ -73,16 +83,3 @@ def gpu_target() -> str | None:
     """Return the target name of the first GPU, such as `h200`; None without a usable GPU."""
     names = gpu_names()
     return target_name(names[0]) if names else None
-
-
-def gpu_names() -> list[str]:
-    """Return the names of this machine's GPUs from nvidia-smi; [] if it is missing or fails."""
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return []
-    command = [tool, "--query-gpu=name", "--format=csv,noheader"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_NVIDIA_SMI_TIMEOUT_S, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return []
-    return done.stdout.strip().splitlines()

@@ -9,10 +9,10 @@ from importlib.util import find_spec
 
 import click
 
-from harness.cli.devices import choose_devices, missing_gpu_packages
+from harness.cli.devices import choose_devices, require_gpu_packages
 from harness.cli.display.output import echo, emit, json_option
 from harness.cli.preflight.check import Check
-from harness.errors import AnswerIsNo, ConfigurationError, HarnessError, HostFaultError
+from harness.errors import AnswerIsNo, ConfigurationError, HarnessError
 from harness.git.repo import Repo
 from harness.ledger.coordination import read_assignments
 from harness.model.config import Config
@@ -21,6 +21,7 @@ from harness.sol.measured_gpu import hardware_directory, stored_rates
 from harness.workspace.configuration import explain_config, load_config
 from harness.workspace.directories import Workspace
 from harness.workspace.files import file_lock
+from harness.workspace.processes import output_of
 
 
 @click.command()
@@ -58,7 +59,6 @@ def doctor(cluster: str | None, *, as_json: bool) -> None:
 
 def _machine() -> Iterator[Check]:
     """Yield checks of Python, the GPU, the packages of its judge, and the packages of some languages."""
-    from harness.cli.preflight.machine import output_of
     from harness.judge.build.toolkit import seek_nvcc
     from harness.judge.devices.cuda_environment import require_no_mps
 
@@ -72,14 +72,11 @@ def _machine() -> Iterator[Check]:
     if target not in table() and stored_rates(target, hardware_directory()) is None:
         yield Check("GPU bounds", "note", f"none: {target} is neither listed nor measured: harness hardware measure")
     yield _nvrtc()
-    missing = missing_gpu_packages()
-    if missing:
-        install = "pip install 'kernel-harness[gpu13]'    # [gpu] for CUDA 12"
-        yield Check("GPU packages", "missing", f"{' and '.join(missing)}: the device cuda needs them", install)
-    try:
-        require_no_mps()
-    except HostFaultError as error:
-        yield Check("MPS", "missing", f"{error.message} ({error.where})", error.remedy or "")
+    for name, require in (("GPU packages", require_gpu_packages), ("MPS", require_no_mps)):
+        try:
+            require()
+        except HarnessError as error:
+            yield Check.of_error(name, error)
     for name, language, command in (
         ("triton", "language triton", "pip install triton"),
         ("tvm_ffi", "language cuda_cpp", "pip install apache-tvm-ffi"),
@@ -95,7 +92,6 @@ def _machine() -> Iterator[Check]:
 
 def _nvrtc() -> Check:
     """Check that NVRTC, the compiler of language cuda, supports the driver and the GPU; the GPU judge needs it too."""
-    from harness.cli.preflight.machine import output_of
     from harness.judge.build.toolkit import compiler_mismatch, find_toolkit, nvrtc_facts
 
     try:
@@ -132,11 +128,12 @@ def _repository(workspace: Workspace | None) -> Iterator[Check]:
     try:
         config = load_config(workspace)
         with Repo(workspace) as repo:
+            for sentence in repo.checkout_state(config.coordination_branch):
+                yield Check("checkout", "note", sentence, "harness status")
             rows = read_assignments(repo, config.coordination_branch)
         yield Check("COORDINATION.md", "ok", f"{len(rows)} rows on {config.coordination_branch}")
     except HarnessError as error:
         yield Check.of_error("COORDINATION.md", error, fix=_edit("COORDINATION.md", error))
-    yield from _checkout(workspace)
     for name in ("daemon", "planner"):
         lock = workspace.state / f"{name}.lock"
         try:
@@ -151,18 +148,6 @@ def _edit(name: str, error: HarnessError) -> str:
     file, _, line = (error.where or name).rpartition(":")
     file = (file if line.isdigit() else error.where or name).partition(" on ")[0]
     return f"${{EDITOR:-vi}} {f'+{line} ' if line.isdigit() else ''}{file}"
-
-
-def _checkout(workspace: Workspace) -> Iterator[Check]:
-    """Yield a note for each difference between the checkout and the coordination branch."""
-    try:
-        config = load_config(workspace)
-        with Repo(workspace) as repo:
-            sentences = repo.checkout_state(config.coordination_branch)
-    except HarnessError:
-        return  # another check reports this error
-    for sentence in sentences:
-        yield Check("checkout", "note", sentence, "harness status")
 
 
 def _settings(workspace: Workspace | None) -> list[dict[str, str]]:

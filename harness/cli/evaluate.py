@@ -88,10 +88,8 @@ def evaluate(
     named = candidate(path_or_commit, problem_name, solution_json, target=chosen.target, workspace=workspace)
     with named as (problem, solution_dir), _started_judge(chosen, workspace, sandbox) as judge:
         measured = _baselines(judge, problem, workspace, config) if against == "fastest" else None
-        if measured is not None:
-            variants = _fastest(measured)
-        else:
-            variants = {"baseline": dict.fromkeys((workload.uuid for workload in problem.workloads), against)}
+        against_all = {"baseline": dict.fromkeys((workload.uuid for workload in problem.workloads), against)}
+        variants = _fastest(measured) if measured else against_all
         settings = {"half_width": half_width or config.judge.half_width(chosen.target), "max_judge_s": max_seconds}
         answer = judge.ask(_judge_request(problem, solution_dir, **variants, **settings), _show_progress)
     if as_json:
@@ -260,10 +258,8 @@ def _report(judge: JudgeProcess, problem: Problem, solution_dir: Path, workload:
 
 def _chosen_device(workspace: Workspace | None, device: str | None) -> tuple[Config, DeviceChoice]:
     """Return the configuration, and the devices and target that a command uses."""
-    devices = None if device is None else (device,)
-    config = (
-        load_config(workspace, {"devices": devices}) if workspace else Config.model_validate({"devices": devices or ()})
-    )
+    overrides = {} if device is None else {"devices": (device,)}
+    config = load_config(workspace, overrides) if workspace else Config.model_validate(overrides)
     chosen = choose_devices(config)
     for name in expand_devices(chosen.devices):
         parse_device(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import click
 from harness.cli.completion_values import complete_shipped_suite
 from harness.cli.display.output import echo
 from harness.ledger.create_workspace import create_workspace
+from harness.model.printable import first_names
 
 _NAMES_SHOWN = 3
 
@@ -53,9 +55,8 @@ def init(directory: Path, problems: str, profile: str, *, github: bool) -> None:
 
 def _print_left_out(left_out: Mapping[str, str]) -> None:
     """Print a line for each reason, with the number of problems and the names of the first ones."""
-    reasons: dict[str, list[str]] = {}
+    reasons: dict[str, list[str]] = defaultdict(list)
     for key, reason in left_out.items():
-        reasons.setdefault(reason, []).append(key)
+        reasons[reason].append(key)
     for reason, keys in reasons.items():
-        names = ", ".join(keys[:_NAMES_SHOWN]) + (" ..." if len(keys) > _NAMES_SHOWN else "")
-        echo(f"omitted {len(keys)} problems, because {reason}: {names}")
+        echo(f"omitted {len(keys)} problems, because {reason}: {first_names(keys, _NAMES_SHOWN)}")

@@ -21,6 +21,7 @@ from harness.git.problem_digests import digest_at
 from harness.ledger.champions import champion, measured, why_none
 from harness.ledger.standings import known_problems
 from harness.model.paths import problem_path, solution_path
+from harness.model.printable import count_of
 from harness.report.collect import collect
 from harness.report.merge_branches import remotes, web_address
 from harness.report.merging import pick_remote
@@ -44,19 +45,17 @@ def report(output: Path, *, run: str | None, target: str | None, commit_url: str
             commit_url = f"{web}/-/commit/{{}}" if "gitlab" in web else f"{web}/commit/{{}}"
         if commit_url is not None and ("{}" not in commit_url or not commit_url.startswith(("https://", "http://"))):
             raise ConfigurationError(f"`{commit_url}` is not a URL with {{}} in it", where="--commit-url")
-        keys = list_problems(workspace.problems, config.problems)
         data = collect(
             repo,
             index,
             branch=config.coordination_branch,
-            problems=sorted({*keys, *known_problems(index)}),
+            problems=sorted({*list_problems(workspace.problems, config.problems), *known_problems(index)}),
             run=run,
             target=target or single_target(config, index, run),
             commit_url=commit_url,
         )
     atomic_write(output.absolute(), render(data))
-    count = len(data["problems"])
-    shown = f"{count} problem{'' if count == 1 else 's'}"
+    shown = count_of(len(data["problems"]), "problem")
     echo(f"{output}: {output.stat().st_size / 1e6:.1f} MB, {shown}; open it in a browser")
 
 
@@ -98,9 +97,9 @@ def export(problem: str, *, output: Path | None, run: str | None, target: str | 
             target=target,
             constants={name: axis["value"] for name, axis in axes.items() if axis["type"] == "const"},
         )
-    text = json.dumps(exported, indent=2) + "\n"
+    text = json.dumps(exported, indent=2)
     if output is None:
-        echo_json(text, nl=False)
+        echo_json(text)
     else:
-        atomic_write(output.absolute(), text)
+        atomic_write(output.absolute(), f"{text}\n")
         echo(f"{output}: {exported['name']}", err=True)

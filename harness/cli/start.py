@@ -28,6 +28,7 @@ from harness.ledger.standings_table import for_scripts, outdated_note, totals, w
 from harness.model.config import Budget, Config
 from harness.model.paths import run_branches
 from harness.model.printable import first_names, printable
+from harness.model.process_status import DaemonStatus
 from harness.run_end import Limits, Outcome, Snapshot
 from harness.workspace.configuration import load_config
 from harness.workspace.directories import Workspace
@@ -178,16 +179,16 @@ def _display(limits: Limits, *, as_json: bool) -> Iterator[Callable[[Snapshot], 
 
 
 def _doing(snapshot: Snapshot) -> str:
-    daemon = snapshot.daemon
-    if daemon is None or daemon.current is None:
-        ready = daemon is not None and any(judge.state == "idle" for judge in daemon.judges)
-        return "the judge is idle" if ready else "the judge is starting"
+    daemon = snapshot.daemon or DaemonStatus()
+    if daemon.current is None:
+        is_idle = any(judge.state == "idle" for judge in daemon.judges)
+        return "the judge is idle" if is_idle else "the judge is starting"
     of_worker = f" of {daemon.current.worker}" if daemon.current.worker else ""
     return f"judging {daemon.current.problem} ({daemon.current.kind}{of_worker})"
 
 
 def _stage(snapshot: Snapshot) -> str:
-    current = snapshot.daemon.current if snapshot.daemon is not None else None
+    current = (snapshot.daemon or DaemonStatus()).current
     if current is None or current.stage is None:
         return ""
     return f": {current.stage}" + (f" {current.done}/{current.of}" if current.of else "")
@@ -234,10 +235,10 @@ def _panel(snapshot: Snapshot, limits: Limits) -> Any:  # noqa: ANN401 - a rich 
     for name, status in sorted(snapshot.workers.items()):
         cells = (status.state, status.problem, status.last_message) if status is not None else ("starting", "", "")
         table.add_row(name, *(Text(printable(cell or "-")) for cell in cells))
-    done, queued = (snapshot.daemon.evaluations_done, snapshot.daemon.queued) if snapshot.daemon is not None else (0, 0)
-    head = f"{snapshot.elapsed_s:.0f} s   {done} evaluations, {queued} queued   "
+    daemon = snapshot.daemon or DaemonStatus()
+    head = f"{snapshot.elapsed_s:.0f} s   {daemon.evaluations_done} evaluations, {daemon.queued} queued   "
     return Group(
-        Text(head + _left(snapshot.elapsed_s, done, limits)),
+        Text(head + _left(snapshot.elapsed_s, daemon.evaluations_done, limits)),
         Text(printable(_doing(snapshot) + _stage(snapshot))),
         table,
         *(Text(f"confirmed: {problem} {speedup}", style="green") for problem, speedup in _confirmed(snapshot).items()),

@@ -14,18 +14,14 @@ import click
 
 from harness.cli.display.output import echo, echo_document, echo_lines, emit, json_option
 from harness.cli.display.standings import standing_lines
-from harness.cli.display.status_lines import LedgerView, frame, run_days, run_standings, running_lines, today_lines
+from harness.cli.display.status_lines import LedgerView, frame, ledger_views, run_standings, running_lines, today_lines
 from harness.cli.display.tables import screen_width
 from harness.cli.merge_commands import opened
 from harness.errors import ConfigurationError
-from harness.git.repo import Repo
 from harness.ledger.accounts import Account, Spent, all_accounts, total
-from harness.ledger.index import Index
 from harness.ledger.standings import Standing
 from harness.ledger.standings_table import for_scripts, outdated_note, totals, weakness_notes
-from harness.model.config import Config
 from harness.model.process_status import DaemonStatus, ProcessStatus
-from harness.workspace.directories import Workspace
 from harness.workspace.status import running_processes
 
 _PATIENCE_S = 0.2
@@ -54,20 +50,21 @@ def status(*, run: str | None, show_all: bool, costs: bool, watch: bool, as_json
 def _status(run: str | None, *, show_all: bool, as_json: bool) -> None:
     with opened(patience_s=_PATIENCE_S) as (workspace, config, repo, index):
         run = run or config.run
-        shown = run_days(workspace, config, repo, index, run)
+        views = ledger_views(workspace, config, repo, index, run)
         processes = running_processes(workspace)
         sentences = repo.checkout_state(config.coordination_branch)
     if as_json:
-        problems = [{"target": target, **for_scripts(standing)} for target, table, _ in shown for standing in table]
-        days = [{"target": target, **day.for_scripts()} for target, _, day in shown]
+        problems = [{"target": view.target, **for_scripts(standing)} for view in views for standing in view.table]
+        days = [{"target": view.target, **view.day.for_scripts()} for view in views]
         running = {name: _for_scripts(status) for name, status in processes.items()}
         document = {"run": run, "problems": problems, "today": days, "running": running, "checkout": sentences}
         echo_document(document)
         return
-    for target, table, day in shown:
-        echo(f"run {run}" + (f", target {target}" if target else ""), bold=True)
-        lines = [*running_lines(processes), *today_lines(day), *sentences]
-        max_rows = None if show_all else _max_rows(len(lines), len(shown))
+    for view in views:
+        table = view.table
+        echo(f"run {run}" + (f", target {view.target}" if view.target else ""), bold=True)
+        lines = [*running_lines(processes), *today_lines(view.day), *sentences]
+        max_rows = None if show_all else _max_rows(len(lines), len(views))
         if table:
             notes = [totals(table), *outdated_note(table), *weakness_notes(table)]
             lines = [*standing_lines(table, screen_width(), max_rows=max_rows), *notes, *lines]
@@ -170,30 +167,3 @@ def _watch(run: str | None) -> None:
             lines = frame(run, views, running, datetime.now(UTC), live.console.width, live.console.height)
             live.update(Text("\n".join(lines), no_wrap=True), refresh=True)
             time.sleep(_INTERVAL_S)
-
-
-def ledger_views(workspace: Workspace, config: Config, repo: Repo, index: Index, run: str) -> list[LedgerView]:
-    """Return the view of the ledger for each target of a run.
-
-    Args:
-        workspace: has the problems.
-        config: sets the target and the coordination branch.
-        repo: the workspace's repository.
-        index: index of the ledger, refreshed by the caller.
-        run: name of the run.
-    """
-    return [
-        LedgerView(target, table, day, _trends(index, run, target))
-        for target, table, day in run_days(workspace, config, repo, index, run)
-    ]
-
-
-def _trends(index: Index, run: str, target: str | None) -> dict[str, list[float]]:
-    sql = (
-        "SELECT problem, speedup FROM entries WHERE kind = 'evaluation' AND verdict = 'PASSED' "
-        "AND run = ? AND target = ? AND speedup IS NOT NULL ORDER BY problem, seq"
-    )
-    trends: dict[str, list[float]] = defaultdict(list)
-    for problem, speedup in index.query(sql, (run, target)):
-        trends[problem].append(speedup)
-    return trends

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Collection
@@ -13,10 +11,10 @@ from collections.abc import Collection
 import harness
 from harness.cluster.messages import HostFacts
 from harness.judge.version import judge_version
+from harness.workspace.processes import gpu_names
 
 CPU_JUDGE = "cpu_judge"
 """Ray's custom resource of a node that lends its CPU to a judge."""
-_QUERY_S = 20
 
 
 def read_facts() -> str:
@@ -32,7 +30,7 @@ def own_facts() -> HostFacts:
         harness=harness.__version__,
         judge=judge_version(),
         clock_s=time.time(),
-        gpus=_gpu_names(),
+        gpus=gpu_names(),
         niceness=os.nice(0),
         authenticated=os.environ.get("RAY_AUTH_MODE", "").lower() == "token",
     )
@@ -72,15 +70,3 @@ def free_name(host: str, used_names: Collection[str]) -> str:
     """
     names = [host, *(f"{host}~{number}" for number in range(2, len(used_names) + 2))]
     return next(name for name in names if name not in used_names)
-
-
-def _gpu_names() -> tuple[str, ...]:
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return ()
-    command = [tool, "--query-gpu=name", "--format=csv,noheader"]
-    try:
-        listed = subprocess.run(command, capture_output=True, text=True, timeout=_QUERY_S, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return ()
-    return tuple(listed.stdout.strip().splitlines())

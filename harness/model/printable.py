@@ -83,6 +83,16 @@ def one_line(text: str, max_length: int) -> str:
     return shortened(printable(" ".join(text.split())), max_length)
 
 
+def count_of(number: int, noun: str) -> str:
+    """Return a number with its noun, such as `2 problems`.
+
+    Args:
+        number: selects the singular or the plural.
+        noun: in the singular; its plural ends in `s`.
+    """
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def first_names(names: Sequence[str], max_names: int) -> str:
     """Return the first names with commas, and the number of the others: `a, b and 3 more`.
 

@@ -1,10 +1,12 @@
-"""Processes of this machine: identity, kills for lack of memory, and the end of a process with its parent."""
+"""Processes of this machine: identity, output, kills for lack of memory, and the end of a process with its parent."""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 import signal
+import subprocess
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from harness.errors import ConfigurationError
 PARENT_VARIABLE = "HARNESS_PARENT"
 """The process id of the supervisor, in the environment of its parts."""
 _PR_SET_PDEATHSIG = 1
+_OUTPUT_TIMEOUT_S = 20
 
 
 def start_ticks(pid: int) -> int | None:
@@ -40,6 +43,22 @@ def oom_kills() -> int:
             if line.startswith("oom_kill "):
                 return int(line.split()[1])
     return 0
+
+
+def output_of(*command: str) -> str | None:
+    """Return the output of a program, or None if it is missing or fails."""
+    if shutil.which(command[0]) is None:
+        return None
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=_OUTPUT_TIMEOUT_S, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def gpu_names() -> tuple[str, ...]:
+    """Return the models of this machine's GPUs from nvidia-smi; () if it is missing or fails."""
+    listed = output_of("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
+    return tuple((listed or "").strip().splitlines())
 
 
 def end_with_parent() -> None:

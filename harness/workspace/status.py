@@ -1,4 +1,4 @@
-"""Status records of the running processes, and the result of the last `harness start`, as files in `.harness/`.
+"""Status records of the running processes, the result of the last `harness start`, and the lock of a run.
 
 Each process has one file in `.harness/status/`, which only this module opens. `harness attach` reads the result.
 """
@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
-from harness.errors import EXIT_INTERNAL_ERROR, HarnessError
+from harness.errors import EXIT_INTERNAL_ERROR, ConfigurationError, HarnessError
 from harness.model.base_models import StrictModel
 from harness.model.process_status import DaemonStatus, PlannerStatus, ProcessStatus, StartStatus, WorkerStatus
 from harness.workspace.directories import Workspace
-from harness.workspace.files import atomic_write, read_record
+from harness.workspace.files import atomic_write, file_lock, read_record
 from harness.workspace.processes import start_ticks
 
 _START, _DAEMON, _PLANNER, _WORKER = "start", "daemon", "planner", "worker-"
@@ -107,6 +107,29 @@ def _name_of(status: ProcessStatus) -> str:
     if isinstance(status, WorkerStatus):
         return f"{_WORKER}{status.worker}"
     return next(name for name, model in _MODELS.items() if isinstance(status, model))
+
+
+@contextmanager
+def no_run(workspace: Workspace, owner: str) -> Iterator[None]:
+    """Hold the lock of `harness start`, so that no run starts during the block.
+
+    Args:
+        workspace: the workspace of the run.
+        owner: the command that holds the lock, for the error message in other processes.
+
+    Raises:
+        ConfigurationError: a run is in progress; the message names its process.
+    """
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(file_lock(workspace.start_lock, owner=owner))
+        except ConfigurationError as error:
+            raise ConfigurationError(
+                f"a run is in progress in this workspace: {error.message}",
+                where=str(workspace.root),
+                remedy="harness stop ends it; `harness status` shows it",
+            ) from error
+        yield
 
 
 class RunResult(StrictModel):

@@ -25,9 +25,8 @@ from harness.cli.preflight.torch_trial import (
     TRIAL_TIMEOUT_S,
     TorchTrial,
     TrialDevice,
-    forget,
-    is_remembered,
     remember,
+    success_record,
     try_torch,
 )
 from harness.errors import ConfigurationError
@@ -158,14 +157,13 @@ def test_a_trial_of_torch_is_made_once(tmp_path: Path) -> None:
 
 def test_a_trial_is_remembered_for_what_it_was_made_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     remember(tmp_path, "bubblewrap", CPU)
-    assert is_remembered(tmp_path, "bubblewrap", CPU)
-    assert not is_remembered(tmp_path, "none", CPU)
-    assert not is_remembered(tmp_path, "bubblewrap", TrialDevice("cuda"))
+    assert success_record(tmp_path, "bubblewrap", CPU).is_file()
+    assert not success_record(tmp_path, "none", CPU).is_file()
+    assert not success_record(tmp_path, "bubblewrap", TrialDevice("cuda")).is_file()
     monkeypatch.setenv("CXX", "/bin/true")
-    assert not is_remembered(tmp_path, "bubblewrap", CPU), "another compiler"
+    assert not success_record(tmp_path, "bubblewrap", CPU).is_file(), "another compiler"
     monkeypatch.delenv("CXX")
-    forget(tmp_path, "bubblewrap", CPU)
-    assert not is_remembered(tmp_path, "bubblewrap", CPU)
+    assert success_record(tmp_path, "bubblewrap", CPU).is_file()
 
 
 def test_a_trial_without_an_answer_is_not_repeated_and_one_that_failed_is_forgotten(
@@ -175,11 +173,11 @@ def test_a_trial_without_an_answer_is_not_repeated_and_one_that_failed_is_forgot
     plan = machine(tmp_path)
     monkeypatch.setattr(machine_checks, "_TRIAL_S", 0.01)
     check_torch(plan)
-    assert is_remembered(tmp_path, "bubblewrap", CPU)
+    assert success_record(tmp_path, "bubblewrap", CPU).is_file()
     monkeypatch.setattr(machine_checks, "TRIAL_TIMEOUT_S", 0.01)
     with pytest.raises(ConfigurationError, match=r"torch\.compile does not work inside the sandbox: no answer within"):
         check_torch(replace(plan, thorough=True))
-    assert not is_remembered(tmp_path, "bubblewrap", CPU)
+    assert not success_record(tmp_path, "bubblewrap", CPU).is_file()
 
 
 def test_a_gpu_run_compiles_on_its_gpu_and_ends_with_the_compilers_message(
@@ -203,8 +201,8 @@ def test_a_gpu_run_compiles_on_its_gpu_and_ends_with_the_compilers_message(
     assert "apt-get install gcc" in str(refused.value.remedy)
     assert [device.name for device in tried] == ["cpu", "cuda"]
     assert tried[1].env["CUDA_VISIBLE_DEVICES"] == "GPU-b"
-    assert is_remembered(tmp_path, "bubblewrap", tried[0])
-    assert not is_remembered(tmp_path, "bubblewrap", tried[1])
+    assert success_record(tmp_path, "bubblewrap", tried[0]).is_file()
+    assert not success_record(tmp_path, "bubblewrap", tried[1]).is_file()
 
 
 def test_doctor_leaves_a_gpu_alone_on_which_a_run_is_timed(

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli.display.status_lines import frame
-from harness.cli.status import _OLDEST_S, ledger_views
+from harness.cli.display.status_lines import frame, ledger_views
+from harness.cli.status import _OLDEST_S
 from harness.git.repo import Repo
 from harness.ledger.index import Index
 from harness.ledger.ledger import Ledger

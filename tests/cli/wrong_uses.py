@@ -201,7 +201,7 @@ ROWS = (
     WrongUse(
         "second start",
         ON_CPU,
-        r"another run is in progress.*: held by pid \d+ \(harness start\)",
+        r"a run is in progress.*: held by pid \d+ \(harness start\)",
         "harness stop",
         another_run,
     ),

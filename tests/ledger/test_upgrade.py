@@ -329,7 +329,7 @@ def test_the_command_reports_file_by_file_and_refuses_beside_a_start(
     with file_lock(workspace.start_lock, owner="harness start"):
         ran = CliRunner().invoke(cli, ["ledger", "upgrade"])
         assert isinstance(ran.exception, ConfigurationError)
-        assert "while `harness start` runs (held by pid" in ran.exception.message
+        assert "a run is in progress in this workspace: held by pid" in ran.exception.message
         assert "harness stop" in (ran.exception.remedy or "")
     dry = CliRunner().invoke(cli, ["ledger", "upgrade", "--dry-run"], catch_exceptions=False)
     assert "would upgrade the ledger on main from format 1 to format 2" in dry.output

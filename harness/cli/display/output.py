@@ -29,14 +29,9 @@ def echo(text: str = "", *, err: bool = False, bold: bool | None = None, fg: str
     click.echo(click.style(escaped, bold=bold, fg=fg) if bold or fg else escaped, err=err)
 
 
-def echo_json(text: str, *, nl: bool = True) -> None:
-    """Print a JSON text with control characters escaped in JSON's syntax.
-
-    Args:
-        text: the JSON text.
-        nl: end with a newline.
-    """
-    click.echo(printable_json(text), nl=nl)
+def echo_json(text: str) -> None:
+    """Print a JSON text with control characters escaped in JSON's syntax."""
+    click.echo(printable_json(text))
 
 
 def echo_document(document: object, *, indent: int | None = 2) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -46,16 +47,13 @@ def run_standings(
         index: index of the ledger.
         run: name of the run.
     """
-    keys = [str(problem) for problem in list_problems(workspace.problems, config.problems)]
-    problems = sorted({*keys, *known_problems(index)})
+    problems = sorted({*list_problems(workspace.problems, config.problems), *known_problems(index)})
     targets: list[str | None] = [config.target] if config.target else [*known_targets(index, run)]
     return [(target, standings(index, problems, target, run)) for target in targets or [None]]
 
 
-def run_days(
-    workspace: Workspace, config: Config, repo: Repo, index: Index, run: str
-) -> list[tuple[str | None, tuple[Standing, ...], Today]]:
-    """Return the result of `run_standings` with the last day of each target.
+def ledger_views(workspace: Workspace, config: Config, repo: Repo, index: Index, run: str) -> list[LedgerView]:
+    """Return the view of the ledger for each target of a run.
 
     Args:
         workspace: has the problems.
@@ -65,10 +63,22 @@ def run_days(
         run: name of the run.
     """
     base = main_branch(repo, config.coordination_branch)
-    return [
-        (target, table, today(repo, index, config, table, run=run, target=target or "cpu", base=base))
-        for target, table in run_standings(workspace, config, index, run)
-    ]
+    views = []
+    for target, table in run_standings(workspace, config, index, run):
+        day = today(repo, index, config, table, run=run, target=target or "cpu", base=base)
+        views.append(LedgerView(target, table, day, _trends(index, run, target)))
+    return views
+
+
+def _trends(index: Index, run: str, target: str | None) -> dict[str, list[float]]:
+    sql = (
+        "SELECT problem, speedup FROM entries WHERE kind = 'evaluation' AND verdict = 'PASSED' "
+        "AND run = ? AND target = ? AND speedup IS NOT NULL ORDER BY problem, seq"
+    )
+    trends: dict[str, list[float]] = defaultdict(list)
+    for problem, speedup in index.query(sql, (run, target)):
+        trends[problem].append(speedup)
+    return trends
 
 
 def today_lines(day: Today) -> list[str]:

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 import sysconfig
+from contextlib import suppress
 from pathlib import Path
 
-from harness.cli.devices import gpu_names, missing_gpu_packages
+from harness.cli.devices import require_gpu_packages
 from harness.cli.preflight.check import Check, RunPlan
 from harness.cli.preflight.torch_trial import (
     TRIAL_TIMEOUT_S,
     TorchTrial,
     TrialDevice,
-    forget,
-    is_remembered,
     remember,
+    success_record,
     torch_version,
     try_torch,
 )
@@ -29,12 +28,12 @@ from harness.model.config import SandboxKind
 from harness.model.devices import expand_devices, parse_device
 from harness.sol.hardware import CPU, table, target_name
 from harness.workspace.directories import Workspace
+from harness.workspace.processes import gpu_names, output_of
 from harness.workspace.status import is_alive, read_daemon_status
 
 COMPILERS = ("c++", "g++", "clang++")
 _REQUIRED_GB, _RECOMMENDED_GB = 1, 5
 _TRIAL_S = 18.0
-_PROGRAM_TIMEOUT_S = 20
 
 
 def check_devices(plan: RunPlan) -> str:
@@ -65,12 +64,7 @@ def _check_gpus(highest: int) -> None:
     if highest >= count:
         listed = ", ".join(f"cuda:{number}" for number in range(count))
         raise ConfigurationError(f"no such device: cuda:{highest}", where="--device", remedy=f"GPUs here: {listed}")
-    missing = missing_gpu_packages()
-    if missing:
-        raise ConfigurationError(
-            f"the device cuda needs {' and '.join(missing)}",
-            remedy="pip install 'kernel-harness[gpu13]'    # [gpu] for CUDA 12",
-        )
+    require_gpu_packages()
     require_no_mps()
 
 
@@ -151,7 +145,7 @@ def check_torch(plan: RunPlan) -> Check | str:
     if plan.thorough and _uses_gpu(plan) and _is_judging(plan):
         return Check("torch", "note", f"{version}; not tried, since a run on this GPU is in progress")
     for device in (trials := _trial_devices(plan)):
-        if plan.thorough or not is_remembered(plan.cache, plan.config.judge.sandbox, device):
+        if plan.thorough or not success_record(plan.cache, plan.config.judge.sandbox, device).is_file():
             _try_torch(plan, device, (TRIAL_TIMEOUT_S if plan.thorough else _TRIAL_S) / len(trials))
     names = " and ".join(device.name for device in trials)
     return f"{version}, imported and torch.compile tried inside the sandbox, for {names}"
@@ -185,7 +179,8 @@ def _try_torch(plan: RunPlan, device: TrialDevice, within_s: float) -> None:
     if trial.no_import is None and no_compile is None:
         remember(plan.cache, sandbox, device)
         return
-    forget(plan.cache, sandbox, device)
+    with suppress(OSError):
+        success_record(plan.cache, sandbox, device).unlink(missing_ok=True)
     inside = "inside the sandbox" if sandbox == "bubblewrap" else "outside any sandbox"
     if trial.no_import is not None:
         raise ConfigurationError(
@@ -214,13 +209,3 @@ def _broken_compiler(sandbox: SandboxKind) -> str | None:
     except ConfigurationError as error:
         return error.message
     return None
-
-
-def output_of(*command: str) -> str | None:
-    """Return the output of a program, or None if it is missing or fails."""
-    if shutil.which(command[0]) is None:
-        return None
-    try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=_PROGRAM_TIMEOUT_S, check=True).stdout
-    except (OSError, subprocess.SubprocessError):
-        return None

@@ -29,7 +29,9 @@ from harness.git.repo import Repo, requirements
 from harness.model.config import Config
 from harness.model.paths import PROBLEMS
 from harness.workspace.directories import Workspace, user_cache
-from harness.workspace.files import file_lock, unwritable
+from harness.workspace.files import unwritable
+from harness.workspace.processes import output_of
+from harness.workspace.status import no_run
 
 _ENDPOINT_TIMEOUT_S = 1.5
 _GIT = (2, 30)
@@ -38,7 +40,7 @@ _WRITTEN_BYTES = 1 << 16
 
 def _check_git(_: RunPlan) -> str:
     """Check that git is installed in version 2.30 or newer."""
-    output = machine.output_of("git", "--version")
+    output = output_of("git", "--version")
     if output is None:
         raise RepositoryError("git is not installed", remedy="apt-get install git")
     version = output.split()[2]
@@ -120,16 +122,12 @@ def _check_alone(plan: RunPlan) -> Check | None:
     if plan.workspace is None or not plan.workspace.start_lock.exists():
         return None
     try:
-        with file_lock(plan.workspace.start_lock, owner="a check of harness start"):
+        with no_run(plan.workspace, "a check of harness start"):
             return None
     except ConfigurationError as error:
         if plan.thorough:
             return Check("harness start", "note", error.message, "harness stop")
-        raise ConfigurationError(
-            f"another run is in progress in this workspace: {error.message}",
-            where=str(plan.workspace.root),
-            remedy="harness stop ends it; `harness status` shows it",
-        ) from error
+        raise
 
 
 def _check_kind(plan: RunPlan) -> str:

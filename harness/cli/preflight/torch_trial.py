@@ -12,7 +12,6 @@ import hashlib
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -28,6 +27,7 @@ from harness.judge.isolation.resource_limits import SandboxLimits
 from harness.judge.isolation.sandbox import Binds, launch
 from harness.model.config import SandboxKind
 from harness.workspace.files import atomic_write
+from harness.workspace.processes import output_of
 from harness.workspace.sandbox_mounts import python_prefixes
 
 TRIAL_TIMEOUT_S = 180.0
@@ -156,17 +156,6 @@ def _trial(code: int | None, text: str) -> TorchTrial:
     return TorchTrial(no_compile=reason) if code == _NO_COMPILE else TorchTrial(no_import=reason)
 
 
-def is_remembered(cache: Path, kind: SandboxKind, device: TrialDevice) -> bool:
-    """Return True if an earlier trial with the same torch, Python, compilers and sandbox succeeded.
-
-    Args:
-        cache: the user's cache directory.
-        kind: the sandbox.
-        device: the device of the trial.
-    """
-    return _record(cache, kind, device).is_file()
-
-
 def remember(cache: Path, kind: SandboxKind, device: TrialDevice) -> None:
     """Store the success of a trial; a cache that cannot be written is ignored.
 
@@ -176,22 +165,17 @@ def remember(cache: Path, kind: SandboxKind, device: TrialDevice) -> None:
         device: the device of the trial.
     """
     with suppress(ConfigurationError):
-        atomic_write(_record(cache, kind, device), json.dumps(_circumstances(kind, device), indent=1))
+        atomic_write(success_record(cache, kind, device), json.dumps(_circumstances(kind, device), indent=1))
 
 
-def forget(cache: Path, kind: SandboxKind, device: TrialDevice) -> None:
-    """Delete the stored success of an earlier trial, because the present one has failed.
+def success_record(cache: Path, kind: SandboxKind, device: TrialDevice) -> Path:
+    """Return the file that exists if a trial with the same torch, Python, compilers and sandbox succeeded.
 
     Args:
         cache: the user's cache directory.
         kind: the sandbox.
         device: the device of the trial.
     """
-    with suppress(OSError):
-        _record(cache, kind, device).unlink(missing_ok=True)
-
-
-def _record(cache: Path, kind: SandboxKind, device: TrialDevice) -> Path:
     key = json.dumps(_circumstances(kind, device), sort_keys=True)
     return cache / "torch-trials" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
 
@@ -230,10 +214,5 @@ def _file(path: str | None) -> Sequence[object]:
 
 
 def _version(compiler: str) -> Sequence[object]:
-    path = shutil.which(compiler)
-    if path is None:
-        return ()
-    with suppress(OSError, subprocess.SubprocessError):
-        version = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=5, check=False).stdout
-        return (*_file(path), version.partition("\n")[0])
-    return _file(path)
+    version = output_of(compiler, "--version") or ""
+    return (*_file(shutil.which(compiler)), version.partition("\n")[0])

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from harness.cli.display.output import echo, echo_document, emit, json_option
+from harness.model.printable import first_names
 from harness.workspace.directories import Workspace
 
 if TYPE_CHECKING:
@@ -151,11 +152,10 @@ def _print_summary(log: ExtractionLog, directory: Path, *, dry_run: bool) -> Non
     emit(rows, as_json=False, empty="no problem")
     if log.skipped:
         echo("\nskipped, by reason")
-        reasons = Counter(item.reason for item in log.skipped)
-        for reason, number in sorted(reasons.items(), key=lambda item: (-item[1], item[0])):
+        reasons = Counter(sorted(item.reason for item in log.skipped))
+        for reason, number in reasons.most_common():
             examples = [f"{item.architecture} {item.module}" for item in log.skipped if item.reason == reason]
-            ellipsis = " …" if number > _EXAMPLES else ""
-            echo(f"  {number:4}  {reason}: {', '.join(examples[:_EXAMPLES])}{ellipsis}")
+            echo(f"  {number:4}  {reason}: {first_names(examples, _EXAMPLES)}")
     workloads = sum(len(problem.workloads) for problem in log.problems)
     where = "nothing is written (--dry-run)" if dry_run else f"in {directory}"
     echo(

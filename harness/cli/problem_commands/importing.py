@@ -19,6 +19,7 @@ from harness.formats.requirements import count_causes, target_memory_bytes, unme
 from harness.formats.solution_json import read_solution_json, solution_from_json
 from harness.formats.solutions import check_solution, load_solution
 from harness.model.paths import SOLUTIONS, is_target
+from harness.model.printable import first_names
 from harness.sol.hardware import table
 from harness.workspace.configuration import data_root_of, load_config
 from harness.workspace.directories import Workspace
@@ -161,7 +162,7 @@ def _print_imported(rows: Sequence[Mapping[str, Any]], target: str) -> None:
             echo("\nwhy not")
             for cause, number in count_causes(row["cause"] for row in unusable):
                 examples = [row["problem"] for row in unusable if count_causes([row["cause"]])[0][0] == cause]
-                echo(f"  {number:4}  {cause} ({', '.join(examples[:3])}{' …' if number > 3 else ''})")
+                echo(f"  {number:4}  {cause} ({first_names(examples, 3)})")
     warnings = [warning for row in rows for warning in row["warnings"]]
     for warning in warnings[:_MAX_WARNINGS]:
         echo(f"warning: {warning}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from harness.formats.problem_tags import ProblemFilter, ProblemTags, provenance_
 from harness.formats.problems import DEFINITION_NAME, Findings, inspect_problem, list_problems
 from harness.model.axes import Axis, ConstAxis, ExprAxis
 from harness.model.paths import SOLUTIONS
+from harness.model.printable import count_of, first_names
 from harness.model.problem import Problem, TensorSpec, Workload
 from harness.workspace.configuration import data_root_of
 from harness.workspace.directories import Workspace
@@ -119,14 +121,13 @@ def _row(findings: Findings, facts: ProblemTags) -> dict[str, Any]:
 def _suite_rows(findings: Sequence[tuple[Findings, ProblemTags]]) -> list[dict[str, Any]]:
     rows: dict[str, dict[str, Any]] = {}
     for item, facts in findings:
-        empty = {"suite": facts.suite, "problems": 0, "backward": 0, "workloads": 0, "families": {}, "dtypes": {}}
-        row = rows.setdefault(facts.suite, empty)
+        counts = {"problems": 0, "backward": 0, "workloads": 0, "families": Counter(), "dtypes": Counter()}
+        row = rows.setdefault(facts.suite, {"suite": facts.suite, **counts})
         row["problems"] += 1
         row["backward"] += facts.direction == "backward"
         row["workloads"] += len(item.problem.workloads) if item.problem else 0
-        for heading, names in (("families", (facts.family,)), ("dtypes", facts.dtypes)):
-            for name in names:
-                row[heading][name] = row[heading].get(name, 0) + 1
+        row["families"].update([facts.family])
+        row["dtypes"].update(facts.dtypes)
     return list(rows.values())
 
 
@@ -175,7 +176,8 @@ def _as_text(problem: Problem) -> str:
     lines += ["axes"] + [f"  {name} {_axis(axis)}" for name, axis in definition.axes.items()]
     for title, tensors in (("inputs", definition.inputs), ("outputs", definition.outputs)):
         lines += ["", title] + [
-            f"  {name}: {_symbolic(spec)}{_start(spec)}{_note(spec)}" for name, spec in tensors.items()
+            f"  {name}: {_symbolic(spec)}{_start(spec)}  {spec.description or ''}".rstrip()
+            for name, spec in tensors.items()
         ]
     if definition.constraints:
         lines += ["", "constraints", *(f"  {constraint}" for constraint in definition.constraints)]
@@ -210,10 +212,6 @@ def _origin(problem: Problem) -> dict[str, str]:
     """Return the origin that the definition records."""
     origin = provenance_in(problem.definition) or (problem.definition.model_extra or {}).get("x_origin")
     return {str(name): str(value) for name, value in origin.items()} if isinstance(origin, dict) else {}
-
-
-def _note(spec: TensorSpec) -> str:
-    return f"  {spec.description}" if spec.description else ""
 
 
 def _workload(problem: Problem, workload: Workload) -> dict[str, Any]:
@@ -299,7 +297,7 @@ def one_problem(word: str) -> Problem:
     """
     findings = inspected([word])
     if len(findings) > 1:
-        names = ", ".join(item.key for item in findings[:5])
+        names = first_names([item.key for item in findings], 5)
         raise ConfigurationError(f"`{word}` matches {len(findings)} problems: {names}", remedy="name one")
     (item,) = findings
     if item.problem is None:
@@ -312,13 +310,3 @@ def _solution_targets(directory: Path) -> list[str]:
     """Return the targets for which a problem directory has a solution."""
     solutions = directory / SOLUTIONS
     return sorted(path.name for path in solutions.iterdir() if path.is_dir()) if solutions.is_dir() else []
-
-
-def count_of(number: int, noun: str) -> str:
-    """Return a number with its noun, such as `2 problems`.
-
-    Args:
-        number: selects the singular or the plural.
-        noun: in the singular; its plural ends in `s`.
-    """
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

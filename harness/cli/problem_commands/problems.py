@@ -14,10 +14,11 @@ from harness.cli.display.output import echo, echo_document, echo_lines, emit, js
 from harness.cli.options import COUNT
 from harness.cli.problem_commands.extract import extract
 from harness.cli.problem_commands.importing import import_
-from harness.cli.problem_commands.problem_lists import count_of, inspected, list_, one_problem, show, suites
+from harness.cli.problem_commands.problem_lists import inspected, list_, one_problem, show, suites
 from harness.formats.problem_exchange import export_problem
 from harness.formats.problems import Findings, inspect_problem, list_problems
 from harness.formats.solutions import check_all_solutions
+from harness.model.printable import count_of
 from harness.model.problem import Problem
 from harness.sol.targets import hardware
 from harness.workspace.directories import Workspace

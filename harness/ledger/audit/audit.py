@@ -19,6 +19,7 @@ from harness.ledger.spool import Record, read_all
 from harness.model.champions import counts
 from harness.model.entry import LEDGER_FORMAT, Entry
 from harness.model.paths import HEADS, LEDGER, parse_ledger_file
+from harness.model.printable import count_of
 from harness.model.verdict import EntryKind
 from harness.model.weaknesses import Weakness, facts_of, weakness_legend, weaknesses
 from harness.workspace.directories import Workspace
@@ -280,7 +281,7 @@ def _checkout_breaks(repo: Repo, branch: str) -> Iterator[Break]:
 def _foreign_commits(repo: Repo, tip: str) -> list[str]:
     """Return notes about commits on ledger/ by others: a merge or a rebase by a person, or an invented entry."""
     return [
-        f"{count} {'commit' if count == 1 else 'commits'} on {LEDGER}/ by {author}, not by the harness: "
+        f"{count_of(count, 'commit')} on {LEDGER}/ by {author}, not by the harness: "
         f"`git log -p --author='{author}' -- {LEDGER}/`"
         for author, count in sorted(history.authors(repo, tip, LEDGER).items())
         if author != EMAIL
