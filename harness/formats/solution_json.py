@@ -80,12 +80,12 @@ def read_solution_json(path: Path) -> ExternalSolution:
     """
     where = shown(path)
     text = read_text(path)
-    value = parse_json(text, where=where)
-    solution, errors = validated(ExternalSolution, value, where=where, lines=lambda: json_lines(text))
+    value, lines = parse_json(text, where=where), json_lines(text)
+    solution, errors = validated(ExternalSolution, value, where=where, lines=lines)
     if solution is None:
         raise errors[0]
     for field, message in _field_errors(solution):
-        raise located(message, field, where=where, lines=json_lines(text))
+        raise located(message, field, where=where, lines=lines)
     return solution
 
 
