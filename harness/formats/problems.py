@@ -18,7 +18,7 @@ from harness.formats.bounded import PROBLEM_BYTES
 from harness.formats.library_baselines import library_baselines
 from harness.formats.problem_checks import definition_errors, unchecked_constraints, workload_errors
 from harness.formats.schema import extra_keys, located, quoted, shown, validated
-from harness.formats.source_lines import field_name, json_lines, parse_json
+from harness.formats.source_lines import field_name, json_lines, numbered_lines, parse_json
 from harness.model.paths import NAME_FORM, SOLUTIONS, is_problem, parse_problem_path
 from harness.model.problem import CustomInput, Definition, Problem, Workload
 
@@ -247,11 +247,10 @@ def _read_workloads(
         errors.append(error)
         return ()
     workloads: list[tuple[int, Workload]] = []
-    empty = True
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not line.strip():
-            continue
-        empty = False
+    lines = numbered_lines(text)
+    if not lines:
+        errors.append(FormatError("no workload; expected one JSON object a line, at least one", where=where))
+    for number, line in lines:
         try:
             value = parse_json(line, where=where, first_line=number)
         except FormatError as error:
@@ -261,8 +260,6 @@ def _read_workloads(
         errors += structure_errors
         if workload is not None:
             workloads.append((number, workload))
-    if empty:
-        errors.append(FormatError("no workload; expected one JSON object a line, at least one", where=where))
     unused = dict.fromkeys(field_name(path) for _, workload in workloads for path in extra_keys(workload))
     if unused:
         warnings.append(f"{where}: unknown keys are kept and not used: {', '.join(unused)}")

@@ -6,7 +6,7 @@ import ast
 import keyword
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
 from harness.errors import FormatError
@@ -148,16 +148,6 @@ def _plan(spec: SolutionSpec) -> Iterator[FieldError]:
         return
     if not spec.launch:
         yield ("launch",), "`launch` is missing; expected the launches of language cuda, in order"
-
-
-def check_names(names: Iterable[str], *, where: Path) -> list[FormatError]:
-    """Return the errors in the relative paths of sources.
-
-    Args:
-        names: paths relative to the solution directory.
-        where: the solution directory, for messages.
-    """
-    return [FormatError(message, where=shown(where / name)) for name in names for message in path_errors(name)]
 
 
 def path_errors(name: str) -> Iterator[str]:

@@ -23,8 +23,8 @@ from harness.formats.solution_checks import (
     MAX_TOTAL_BYTES,
     check_entry,
     check_fit,
-    check_names,
     check_spec,
+    path_errors,
 )
 from harness.formats.source_lines import FieldPath, parse_yaml
 from harness.model.paths import SOLUTIONS
@@ -65,7 +65,7 @@ def inspect_solution(directory: Path) -> tuple[Solution | None, list[FormatError
     errors += spec_errors
     if spec is None:
         return None, errors
-    errors += check_names(texts, where=directory)
+    errors += [FormatError(message, where=shown(directory / name)) for name in texts for message in path_errors(name)]
     errors += check_entry(spec, texts, where=where, lines=lines, directory=directory)
     if errors:
         return None, errors

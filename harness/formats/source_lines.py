@@ -65,6 +65,11 @@ def parse_json(text: str, *, where: str, first_line: int = 1) -> Any:  # noqa: A
     return value
 
 
+def numbered_lines(text: str) -> list[tuple[int, str]]:
+    """Return the lines of a text that are not blank, with their numbers from 1."""
+    return [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
+
+
 def json_lines(text: str) -> dict[FieldPath, int]:
     """Return the line of every field of a JSON text that `parse_json` accepts; for a member the line of its key."""
     walk = _JsonWalk(text, 1)
