@@ -232,15 +232,15 @@ def _check_yaml_events(text: str | bytes, where: str) -> None:
     depth = 0
     for event in yaml.parse(text, Loader=yaml.CSafeLoader):
         refusal = None
-        if isinstance(event, yaml.ScalarEvent):
+        if isinstance(event, yaml.NodeEvent) and event.anchor is not None:
+            refusal = _ALIAS
+        elif isinstance(event, yaml.ScalarEvent):
             refusal = _scalar_refusal(event)
         elif isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             refusal = _collection_refusal(event, depth)
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
-        elif isinstance(event, yaml.AliasEvent):
-            refusal = _ALIAS
         elif isinstance(event, yaml.DocumentEndEvent):
             return
         if refusal is not None:
@@ -250,16 +250,12 @@ def _check_yaml_events(text: str | bytes, where: str) -> None:
 
 
 def _collection_refusal(event: yaml.CollectionStartEvent, depth: int) -> str | None:
-    if event.anchor is not None:
-        return _ALIAS
     if depth > MAX_DEPTH:
         return _TOO_DEEP
     return None if event.tag in _COLLECTION_TAGS else "a list or mapping with a tag; expected plain values"
 
 
 def _scalar_refusal(event: yaml.ScalarEvent) -> str | None:
-    if event.anchor is not None:
-        return _ALIAS
     if len(event.value) > _MAX_NUMBER_CHARACTERS and (
         event.tag in _NUMBER_TAGS or (event.implicit[0] and _NUMBER.fullmatch(event.value))
     ):

@@ -19,7 +19,8 @@ from harness.model.base_models import StrictModel
 from harness.model.entry import LEDGER_FORMAT
 from harness.model.paths import HEADS
 
-HEADER = b"# kernel-harness heads, format %d\n" % LEDGER_FORMAT
+_HEADER = b"# kernel-harness heads, format %d\n"
+HEADER = _HEADER % LEDGER_FORMAT
 _HEAD = re.compile(rb"# kernel-harness heads, format (\d{1,9})\n")
 _REMEDY = f"restore it: `git log -p -- {HEADS}` shows who changed it; `harness audit` checks it against the files"
 _LAST_START = b"\n---\n"
@@ -71,7 +72,7 @@ def render_heads(heads: Mapping[str, Head], version: int = LEDGER_FORMAT) -> byt
         version: format of the ledger.
     """
     lines = [f"{json.dumps(file)}: {json.dumps(heads[file].model_dump())}\n" for file in sorted(heads)]
-    return b"# kernel-harness heads, format %d\n" % version + "".join(lines).encode()
+    return _HEADER % version + "".join(lines).encode()
 
 
 def head_of(raw: bytes, where: str) -> Head:

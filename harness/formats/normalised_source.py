@@ -34,7 +34,6 @@ _CPP_TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-_Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 _CONTINUED = re.compile(r"\\\r?\n")
 _NOT_COMPARED = {"notes", "tune"}
 """Keys of solution.yaml that change nothing about the candidate that is measured."""
@@ -119,7 +118,7 @@ def _python(text: str) -> str:
         warnings.simplefilter("ignore")  # warnings about the candidate's code
         tree = ast.parse(text)
         functions = _functions(symtable.symtable(text, "solution", "exec"))
-    unchanged_names = {name for node in ast.walk(tree) for name in _names_as_text(node)}
+    unchanged_names = {_name_as_text(node) for node in ast.walk(tree)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             _drop_docstring(node)
@@ -168,16 +167,15 @@ def _local_names(table: symtable.SymbolTable) -> set[str]:
     return local - global_names
 
 
-def _names_as_text(node: ast.AST) -> Iterator[str]:
-    """Yield names that a node holds other than as variables: they and variables of the same name stay."""
-    if isinstance(node, ast.keyword):
-        yield from [node.arg] if node.arg else []
-    elif isinstance(node, ast.alias):
-        yield node.asname or node.name.partition(".")[0]
-    elif isinstance(node, ast.MatchAs | ast.MatchStar):
-        yield from [node.name] if node.name else []
-    elif isinstance(node, ast.MatchMapping):
-        yield from [node.rest] if node.rest else []
+def _name_as_text(node: ast.AST) -> str | None:
+    """Return a name that a node holds other than as a variable: it and variables of the same name stay."""
+    match node:
+        case ast.keyword(arg=name) | ast.MatchAs(name=name) | ast.MatchStar(name=name) | ast.MatchMapping(rest=name):
+            return name
+        case ast.alias(name=name, asname=asname):
+            return asname or name.partition(".")[0]
+        case _:
+            return None
 
 
 def _names_of_head(node: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
@@ -203,27 +201,16 @@ class _LocalNames(ast.NodeTransformer):
     def _number(self, name: str) -> str:
         return self._numbers.setdefault(name, f"#{len(self._numbers)}") if name in self._names else name
 
-    def visit_Name(self, node: ast.Name) -> ast.Name:
-        node.id = self._number(node.id)
-        return node
-
-    def visit_arg(self, node: ast.arg) -> ast.arg:
-        node.arg = self._number(node.arg)
-        self.generic_visit(node)
-        return node
-
-    def visit_Nonlocal(self, node: ast.Nonlocal) -> ast.Nonlocal:
-        node.names = [self._number(name) for name in node.names]
-        return node
-
-    def visit_ExceptHandler(self, node: ast.ExceptHandler) -> ast.ExceptHandler:
-        node.name = self._number(node.name) if node.name else None
-        self.generic_visit(node)
-        return node
-
-    def _visit_definition(self, node: _Definition) -> _Definition:
-        node.name = self._number(node.name)
-        self.generic_visit(node)
-        return node
-
-    visit_FunctionDef = visit_AsyncFunctionDef = visit_ClassDef = _visit_definition  # noqa: N815 - as ast names them
+    def visit(self, node: ast.AST) -> ast.AST:
+        match node:
+            case ast.Name():
+                node.id = self._number(node.id)
+            case ast.arg():
+                node.arg = self._number(node.arg)
+            case ast.Nonlocal():
+                node.names = [self._number(name) for name in node.names]
+            case ast.ExceptHandler(name=str(name)):
+                node.name = self._number(name)
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                node.name = self._number(node.name)
+        return self.generic_visit(node)

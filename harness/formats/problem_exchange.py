@@ -71,25 +71,18 @@ def import_problems(
     """
     if not source.is_dir():
         raise FormatError("no such directory; expected problems to import", where=shown(source))
-    is_trace_set = (source / "definitions").is_dir()
-    parts: list[tuple[str, Path, Callable[[Path], None]]]
-    if is_trace_set:
+    import_one = partial(_import_one, problems_dir, replace=replace)
+    results = []
+    if (source / "definitions").is_dir():
         root = source.resolve()
-        parts = [
-            (_problem_key(suite or root.name, file.stem), file, partial(_translate, source, file))
-            for file in sorted((source / "definitions").rglob("*.json"))
-        ]
+        for file in sorted((source / "definitions").rglob("*.json")):
+            key = _problem_key(suite or root.name, file.stem)
+            result = import_one(key, file, partial(_translate, source, file), data_root or root)
+            results.append(result if data_root else _with_data_root_warning(result, problems_dir, source))
     else:
-        root = None
-        parts = [
-            (_problem_key(suite or path.resolve().parent.name, path.resolve().name), path, partial(_copy, path))
-            for path in sorted(file.parent for file in source.rglob(DEFINITION_NAME))
-        ]
-    results = [
-        _import_one(key, path, problems_dir, write, data_root or root, replace=replace) for key, path, write in parts
-    ]
-    if is_trace_set and data_root is None:
-        results = [_with_data_root_warning(result, problems_dir, source) for result in results]
+        for path in sorted(file.parent for file in source.rglob(DEFINITION_NAME)):
+            key = _problem_key(suite or path.resolve().parent.name, path.resolve().name)
+            results.append(import_one(key, path, partial(_copy, path), data_root))
     if not results:
         raise FormatError(f"no {DEFINITION_NAME} below it and no definitions/; expected problems", where=shown(source))
     return results
@@ -105,7 +98,7 @@ def _with_data_root_warning(result: ImportResult, problems_dir: Path, source: Pa
 
 
 def _import_one(
-    key: str, source: Path, problems_dir: Path, write: Callable[[Path], None], data_root: Path | None, *, replace: bool
+    problems_dir: Path, key: str, source: Path, write: Callable[[Path], None], data_root: Path | None, *, replace: bool
 ) -> ImportResult:
     """Write a problem to a temporary directory, check it there, and move it to its place if it has no errors."""
     target = problems_dir / key
@@ -118,7 +111,9 @@ def _import_one(
         write(staging)
         findings = inspect_problem(staging, key=key, data_root=data_root)
         if findings.problem is not None:
-            _move_into_place(staging, target)
+            if (target / SOLUTIONS).is_dir():
+                shutil.copytree(target / SOLUTIONS, staging / SOLUTIONS, symlinks=True)
+            move_into_place(staging, target)
     except FormatError as error:
         findings = Findings(key, staging, None, (error,), ())
     finally:
@@ -140,13 +135,16 @@ def _at_source(error: FormatError, staging: Path, source: Path) -> FormatError:
     return FormatError(error.message, where=where, remedy=error.remedy)
 
 
-def _move_into_place(staging: Path, target: Path) -> None:
-    """Move a checked problem to its place; a problem that it replaces is deleted after the move."""
+def move_into_place(staging: Path, target: Path) -> None:
+    """Move a checked directory to its place; a directory that it replaces is deleted after the move.
+
+    Args:
+        staging: a temporary directory beside `target`.
+        target: the place, which may exist.
+    """
     staging.chmod(0o755)  # mkdtemp creates a private directory
     replaced = None
     if target.exists():
-        if (target / SOLUTIONS).is_dir():
-            shutil.copytree(target / SOLUTIONS, staging / SOLUTIONS, symlinks=True)
         replaced = Path(tempfile.mkdtemp(prefix=".import-", dir=target.parent)) / target.name
         target.rename(replaced)
     staging.rename(target)

@@ -73,12 +73,11 @@ def tags_of(key: str, definition: Definition) -> ProblemTags:
     tags = tuple(dict.fromkeys(tag for tag in listed if isinstance(tag, str))) if isinstance(listed, list) else ()
     provenance = provenance_in(definition)
     model = definition.hf_id if provenance is None else provenance.get("architecture")
-    specs = (*definition.inputs.values(), *definition.outputs.values())
     return ProblemTags(
         suite=suite,
         family=tags[0] if tags else suite,
         direction="backward" if "backward" in tags or "backward" in name else "forward",
-        dtypes=frozenset(spec.dtype for spec in specs),
+        dtypes=frozenset(spec.dtype for spec in definition.tensors.values()),
         tags=tags,
         model=model if isinstance(model, str) else None,
         profile=extra.get(PROFILE_KEY) if isinstance(extra.get(PROFILE_KEY), str) else None,

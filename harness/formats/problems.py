@@ -9,7 +9,7 @@ import fnmatch
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -18,7 +18,7 @@ from harness.formats.bounded import PROBLEM_BYTES
 from harness.formats.library_baselines import library_baselines
 from harness.formats.problem_checks import definition_errors, unchecked_constraints, workload_errors
 from harness.formats.schema import extra_keys, located, quoted, shown, validated
-from harness.formats.source_lines import FieldPath, field_name, json_lines, parse_json
+from harness.formats.source_lines import field_name, json_lines, numbered_lines, parse_json
 from harness.model.paths import NAME_FORM, SOLUTIONS, is_problem, parse_problem_path
 from harness.model.problem import CustomInput, Definition, Problem, Workload
 
@@ -215,13 +215,12 @@ def _read_definition(directory: Path, errors: list[FormatError]) -> tuple[Defini
     except FormatError as error:
         errors.append(error)
         return None, []
-    definition, structure_errors = validated(Definition, value, where=where, lines=lambda: json_lines(text))
+    lines = json_lines(text)
+    definition, structure_errors = validated(Definition, value, where=where, lines=lines)
     errors += structure_errors
     if definition is None:
         return None, []
-    field_errors = list(definition_errors(definition))
-    lines = json_lines(text) if field_errors else {}
-    errors += [located(message, path, where=where, lines=lines) for path, message in field_errors]
+    errors += [located(message, path, where=where, lines=lines) for path, message in definition_errors(definition)]
     warnings = [f"{where}: {warning}" for warning in unchecked_constraints(definition)]
     # Benchmarks often have descriptions and tags, which do not affect judging. The judge reads `x_distribution` of an
     # input (harness.judge.input_data.roles).
@@ -248,22 +247,19 @@ def _read_workloads(
         errors.append(error)
         return ()
     workloads: list[tuple[int, Workload]] = []
-    empty = True
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not line.strip():
-            continue
-        empty = False
+    lines = numbered_lines(text)
+    if not lines:
+        errors.append(FormatError("no workload; expected one JSON object a line, at least one", where=where))
+    for number, line in lines:
         try:
             value = parse_json(line, where=where, first_line=number)
         except FormatError as error:
             errors.append(error)
             continue
-        workload, structure_errors = validated(Workload, value, where=where, lines=_on_line(number))
+        workload, structure_errors = validated(Workload, value, where=where, lines={(): number})
         errors += structure_errors
         if workload is not None:
             workloads.append((number, workload))
-    if empty:
-        errors.append(FormatError("no workload; expected one JSON object a line, at least one", where=where))
     unused = dict.fromkeys(field_name(path) for _, workload in workloads for path in extra_keys(workload))
     if unused:
         warnings.append(f"{where}: unknown keys are kept and not used: {', '.join(unused)}")
@@ -292,10 +288,6 @@ def _content_errors(
             yield FormatError(message, where=f"{where}:{number}")
         for error in workload_errors(definition, workload, roots):
             yield FormatError(error.message, where=f"{where}:{number}", remedy=error.remedy)
-
-
-def _on_line(number: int) -> Callable[[], Mapping[FieldPath, int]]:
-    return lambda: {(): number}
 
 
 def read_text(file: Path) -> str:

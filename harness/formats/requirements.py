@@ -81,5 +81,4 @@ def _memory(problem: Problem, target: str, memory_bytes: float | None) -> Iterat
 
 def _bytes(problem: Problem, workload: Workload) -> int:
     sizes = problem.sizes(workload)
-    specs = [*problem.definition.inputs.values(), *problem.definition.outputs.values()]
-    return sum(problem.nbytes(spec, sizes) for spec in specs)
+    return sum(problem.nbytes(spec, sizes) for spec in problem.definition.tensors.values())

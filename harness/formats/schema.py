@@ -5,9 +5,9 @@ from __future__ import annotations
 import difflib
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -23,41 +23,31 @@ FieldError = tuple[FieldPath, str]
 _EXPECTED: Mapping[str, str] = {
     "string_type": "a string",
     "string_too_short": "a non-empty string",
-    "int_type": "an integer",
-    "int_from_float": "an integer",
+    **dict.fromkeys(("int_type", "int_from_float"), "an integer"),
     "int_parsing_size": "a smaller integer",
     "float_type": "a number",
     "bool_type": "true or false",
-    "tuple_type": "a list",
-    "list_type": "a list",
-    "dict_type": "an object",
-    "model_type": "an object",
-    "model_attributes_type": "an object",
+    **dict.fromkeys(("tuple_type", "list_type"), "a list"),
+    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "an object"),
     "finite_number": "a finite number",
 }
 _EXPECTED_WHEN_MISSING: Mapping[str, str] = {
-    "name": "a non-empty string",
+    **dict.fromkeys(("name", "uuid", "author"), "a non-empty string"),
+    **dict.fromkeys(("axes", "inputs", "outputs", "spec"), "an object"),
+    **dict.fromkeys(("entry", "entry_point"), "`file::function`"),
     "type": "a kind",
     "value": "a number",
     "expression": "an expression over axes",
-    "axes": "an object",
-    "inputs": "an object",
-    "outputs": "an object",
     "reference": "Python source in a string",
     "shape": "a list of axes, or null for a scalar",
     "dtype": "the name of a dtype",
-    "uuid": "a non-empty string",
     "path": "a relative path",
     "content": "the text of the file",
     "tensor_key": "the name of a tensor in the file",
     "language": "one of cuda, triton, cute_dsl, pytorch, cuda_cpp, cpp",
-    "entry": "`file::function`",
-    "entry_point": "`file::function`",
     "target_hardware": "a list of names",
     "sources": "a list of files",
-    "spec": "an object",
     "definition": "the name of the problem's definition",
-    "author": "a non-empty string",
 }
 """Expected values of missing keys, which pydantic's errors do not contain."""
 _LONGEST_QUOTE = 60
@@ -86,7 +76,7 @@ def located(message: str, path: FieldPath, *, where: str, lines: Mapping[FieldPa
 
 
 def validated(
-    model: type[Model], value: object, *, where: str, lines: Callable[[], Mapping[FieldPath, int]]
+    model: type[Model], value: object, *, where: str, lines: Mapping[FieldPath, int]
 ) -> tuple[Model | None, list[FormatError]]:
     """Return the model of a parsed document, or None and all errors in the order of their lines.
 
@@ -94,18 +84,17 @@ def validated(
         model: the document's schema.
         value: parsed JSON or YAML.
         where: the file, for messages.
-        lines: returns the line of each field; called only for an error.
+        lines: line of each field.
     """
     if not isinstance(value, dict):
-        return None, [located(f"{quoted(value)} at the top; expected an object", (), where=where, lines=lines())]
+        return None, [located(f"{quoted(value)} at the top; expected an object", (), where=where, lines=lines)]
     try:
         # In JSON mode, strict validation accepts the file's types: a list is a valid tuple, but 4096.0 is no integer
         # and "1" is no number.
         return model.model_validate_json(json.dumps(value, default=_not_json), strict=True), []
     except ValidationError as error:
-        line_by_path = lines()
         messages = _messages(error.errors(), value, model)
-        errors = [located(message, path, where=where, lines=line_by_path) for path, message in messages]
+        errors = [located(message, path, where=where, lines=lines) for path, message in messages]
         return None, sorted(errors, key=_line)
 
 
@@ -247,14 +236,14 @@ def _at(value: object, path: FieldPath) -> object:
 def _fields_at(model: type[BaseModel], path: FieldPath) -> list[str]:
     """Return the keys of the section at a path."""
     for part in path:
-        field: Any = model.model_fields.get(str(part))
-        nested = [kind for kind in _kinds(field.annotation)] if field else []  # noqa: C416
-        if nested:
-            model = nested[0]
+        field = model.model_fields.get(str(part))
+        model = next(_kinds(field.annotation), model) if field else model
     return list(model.model_fields)
 
 
-def _kinds(annotation: Any) -> list[type[BaseModel]]:  # noqa: ANN401 - typing's own objects
+def _kinds(annotation: object) -> Iterator[type[BaseModel]]:
+    """Yield the models in an annotation."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [kind for part in getattr(annotation, "__args__", ()) for kind in _kinds(part)]
+        yield annotation
+    for part in getattr(annotation, "__args__", ()):
+        yield from _kinds(part)

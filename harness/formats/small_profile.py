@@ -157,7 +157,7 @@ def _sources(definition: Definition, name: str) -> set[str]:
 
 def _total_bytes(definition: Definition, axes: Mapping[str, int]) -> int:
     sizes = evaluate_axes(definition.axes, axes)
-    return sum(Problem.nbytes(spec, sizes) for spec in (*definition.inputs.values(), *definition.outputs.values()))
+    return sum(Problem.nbytes(spec, sizes) for spec in definition.tensors.values())
 
 
 def _representative_rows(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ import ast
 import keyword
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
 from harness.errors import FormatError
@@ -150,16 +150,6 @@ def _plan(spec: SolutionSpec) -> Iterator[FieldError]:
         yield ("launch",), "`launch` is missing; expected the launches of language cuda, in order"
 
 
-def check_names(names: Iterable[str], *, where: Path) -> list[FormatError]:
-    """Return the errors in the relative paths of sources.
-
-    Args:
-        names: paths relative to the solution directory.
-        where: the solution directory, for messages.
-    """
-    return [FormatError(message, where=shown(where / name)) for name in names for message in path_errors(name)]
-
-
 def path_errors(name: str) -> Iterator[str]:
     """Yield the errors in one source's path, which is relative to the solution directory."""
     pure = PurePosixPath(name)
@@ -183,7 +173,7 @@ def check_entry(
     texts: Mapping[str, str],
     *,
     where: str,
-    lines: Callable[[], Mapping[FieldPath, int]],
+    lines: Mapping[FieldPath, int],
     directory: Path,
 ) -> list[FormatError]:
     """Return the errors of the entry point: its file or function is missing, or the file is not Python.
@@ -192,13 +182,13 @@ def check_entry(
         spec: the solution's spec.
         texts: relative path -> text of each source.
         where: solution.yaml, for messages.
-        lines: returns the line of each field of solution.yaml; called only for an error.
+        lines: line of each field of solution.yaml.
         directory: the solution directory, for messages.
     """
     if spec.file not in texts:
         names = ", ".join(f"`{name}`" for name in sorted(texts)) or "none"
         message = f"`entry` names the file `{spec.file}`, which is not there; the sources are {names}"
-        return [located(message, ("entry",), where=where, lines=lines())]
+        return [located(message, ("entry",), where=where, lines=lines)]
     text = texts[spec.file]
     if spec.language in PYTHON_LANGUAGES:
         try:
@@ -212,7 +202,7 @@ def check_entry(
         return []
     kind = "top-level function" if spec.language in PYTHON_LANGUAGES else "function"
     message = f"`entry` names `{spec.function}`; expected a {kind} of `{spec.file}`"
-    return [located(message, ("entry",), where=where, lines=lines())]
+    return [located(message, ("entry",), where=where, lines=lines)]
 
 
 def _top_level_names(source: str) -> set[str]:

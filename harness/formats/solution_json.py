@@ -6,12 +6,12 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Literal
 
 from pydantic import Field
 
 from harness.errors import ConfigurationError, FormatError
+from harness.formats.problem_exchange import move_into_place
 from harness.formats.problems import read_text
 from harness.formats.schema import FieldError, located, quoted, shown, validated
 from harness.formats.solution_checks import path_errors
@@ -80,12 +80,12 @@ def read_solution_json(path: Path) -> ExternalSolution:
     """
     where = shown(path)
     text = read_text(path)
-    value = parse_json(text, where=where)
-    solution, errors = validated(ExternalSolution, value, where=where, lines=lambda: json_lines(text))
+    value, lines = parse_json(text, where=where), json_lines(text)
+    solution, errors = validated(ExternalSolution, value, where=where, lines=lines)
     if solution is None:
         raise errors[0]
     for field, message in _field_errors(solution):
-        raise located(message, field, where=where, lines=json_lines(text))
+        raise located(message, field, where=where, lines=lines)
     return solution
 
 
@@ -178,10 +178,7 @@ def solution_from_json(path: Path, destination: Path, *, replace: bool = False) 
             file.write_text(source.content)
         (staging / SOLUTION_NAME).write_text(dump_solution(spec))
         load_solution(staging)
-        staging.chmod(0o755)  # mkdtemp creates a private directory
-        if destination.exists():
-            shutil.rmtree(destination)
-        staging.rename(destination)
+        move_into_place(staging, destination)
     except OSError as error:  # such as a source with the name of another source's directory
         raise FormatError(f"its sources cannot be written: {error.strerror}", where=shown(path)) from error
     except FormatError as error:
@@ -199,7 +196,7 @@ def solution_document(
     author: str,
     description: str,
     target: str,
-    constants: Mapping[str, int] = MappingProxyType({}),
+    constants: Mapping[str, int],
 ) -> dict[str, Any]:
     """Return the document of solution.json.
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Collection, Mapping
-from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -24,8 +23,8 @@ from harness.formats.solution_checks import (
     MAX_TOTAL_BYTES,
     check_entry,
     check_fit,
-    check_names,
     check_spec,
+    path_errors,
 )
 from harness.formats.source_lines import FieldPath, parse_yaml
 from harness.model.paths import SOLUTIONS
@@ -62,12 +61,11 @@ def inspect_solution(directory: Path) -> tuple[Solution | None, list[FormatError
     text = texts.pop(SOLUTION_NAME, None)
     if text is None:
         return None, errors or [FormatError("no such file; expected one beside the sources", where=where)]
-    spec, spec_errors = read_spec(text, where=where)
+    spec, lines, spec_errors = read_spec(text, where=where)
     errors += spec_errors
     if spec is None:
         return None, errors
-    errors += check_names(texts, where=directory)
-    lines = partial(_lines, text, where)
+    errors += [FormatError(message, where=shown(directory / name)) for name in texts for message in path_errors(name)]
     errors += check_entry(spec, texts, where=where, lines=lines, directory=directory)
     if errors:
         return None, errors
@@ -83,7 +81,7 @@ def check_solution(solution: Solution, definition: Definition) -> list[FormatErr
     """
     file = solution.directory / SOLUTION_NAME
     where = shown(file)
-    lines = _lines(file.read_text(), where)
+    lines = parse_yaml(file.read_text(), where=where)[1]
     return [located(message, path, where=where, lines=lines) for path, message in check_fit(solution.spec, definition)]
 
 
@@ -125,8 +123,10 @@ def check_all_solutions(findings: Findings) -> list[FormatError]:
     return errors
 
 
-def read_spec(text: str, *, where: str) -> tuple[SolutionSpec | None, list[FormatError]]:
-    """Return the spec of a solution.yaml, or None and its errors; the sources are not checked.
+def read_spec(text: str, *, where: str) -> tuple[SolutionSpec | None, Mapping[FieldPath, int], list[FormatError]]:
+    """Return the spec of a solution.yaml, the line of each field, and the errors; the sources are not checked.
+
+    The spec is None if there are errors.
 
     Args:
         text: content of solution.yaml.
@@ -135,11 +135,11 @@ def read_spec(text: str, *, where: str) -> tuple[SolutionSpec | None, list[Forma
     try:
         value, lines = parse_yaml(text, where=where)
     except FormatError as error:
-        return None, [error]
-    spec, errors = validated(SolutionSpec, value, where=where, lines=lambda: lines)
+        return None, {}, [error]
+    spec, errors = validated(SolutionSpec, value, where=where, lines=lines)
     if spec is not None:
         errors = [located(message, path, where=where, lines=lines) for path, message in check_spec(spec)]
-    return (None, errors) if errors else (spec, [])
+    return None if errors else spec, lines, errors
 
 
 def dump_solution(spec: SolutionSpec) -> str:
@@ -197,10 +197,6 @@ def _dump(name: str, value: object) -> str:
         {name: value}, Dumper=yaml.CSafeDumper, sort_keys=False, default_flow_style=style, allow_unicode=True, width=120
     )
     return dumped
-
-
-def _lines(text: str, where: str) -> Mapping[FieldPath, int]:
-    return parse_yaml(text, where=where)[1]
 
 
 def _read_texts(directory: Path) -> tuple[dict[str, str], list[FormatError]]:

@@ -1,7 +1,6 @@
 """Line numbers of the fields of a JSON or YAML text, for error messages.
 
-`harness.formats.bounded` parses JSON into values without positions. A second, slower walk over the text finds the
-positions, and only when there is an error to report.
+`harness.formats.bounded` parses JSON into values without positions. A second walk over the text finds the positions.
 """
 
 from __future__ import annotations
@@ -15,13 +14,15 @@ from typing import Any
 import yaml
 
 from harness.errors import FormatError
-from harness.formats.bounded import DOCUMENT_BYTES, MAX_DEPTH, PROBLEM_BYTES, compose_yaml, load_json, value_of
+from harness.formats.bounded import DOCUMENT_BYTES, PROBLEM_BYTES, compose_yaml, load_json, value_of
 
 FieldPath = tuple[str | int, ...]
 """Keys and indices from the top of a document to a field."""
 
 _SPACE = re.compile(r"[ \t\r\n]*")
-_ATOM = re.compile(r"[A-Za-z0-9.+-]+")
+_ATOM = re.compile(
+    r"true|false|null|-?\d+(?![\d.eE])|(?P<float>NaN|-?Infinity|-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)", re.ASCII
+)
 _YAML_KINDS = frozenset({"str", "int", "float", "bool", "null"})
 
 
@@ -64,6 +65,11 @@ def parse_json(text: str, *, where: str, first_line: int = 1) -> Any:  # noqa: A
     return value
 
 
+def numbered_lines(text: str) -> list[tuple[int, str]]:
+    """Return the lines of a text that are not blank, with their numbers from 1."""
+    return [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
+
+
 def json_lines(text: str) -> dict[FieldPath, int]:
     """Return the line of every field of a JSON text that `parse_json` accepts; for a member the line of its key."""
     walk = _JsonWalk(text, 1)
@@ -76,11 +82,9 @@ def _refusal(text: str, where: str, first_line: int) -> FormatError:
     walk = _JsonWalk(text, first_line)
     try:
         walk.run()
-    except (ValueError, IndexError):
-        if not walk.refused:
-            return FormatError("not JSON: a key is given twice, or a number is not finite", where=where)
-    path, line, message = walk.refused[0]
-    return FormatError(f"`{field_name(path)}` {message}", where=f"{where}:{line}")
+    except _RefusedError as error:
+        return FormatError(str(error), where=f"{where}:{walk.line}")
+    raise AssertionError(text)
 
 
 def _check_encodable(value: object, where: str) -> None:
@@ -122,14 +126,17 @@ def _finite(text: str) -> float:
 
 
 class _JsonWalk:
-    """A walk over a JSON text that collects the lines of fields, and the reasons of a `_RefusedError`."""
+    """A walk over a JSON text that collects the lines of fields, and ends at the first reason of a `_RefusedError`.
+
+    The text must be valid up to there.
+    """
 
     def __init__(self, text: str, first_line: int) -> None:
         self.text = text
         self.lines: dict[FieldPath, int] = {}
-        self.refused: list[tuple[FieldPath, int, str]] = []
+        self.line = first_line
+        """Line of the last key or value."""
         self._counted_to = 0
-        self._line = first_line
 
     def run(self) -> None:
         self._value(self._skip(0), ())
@@ -139,48 +146,37 @@ class _JsonWalk:
         return match.end() if match else at
 
     def _line_of(self, at: int) -> int:
-        self._line += self.text.count("\n", self._counted_to, at)
+        self.line += self.text.count("\n", self._counted_to, at)
         self._counted_to = at
-        return self._line
+        return self.line
 
     def _value(self, at: int, path: FieldPath) -> int:
-        if len(path) > MAX_DEPTH:  # only after a refused value: `load_json` has not checked the depth there
-            raise ValueError(field_name(path[:1]))
         self.lines.setdefault(path, self._line_of(at))
         character = self.text[at]
-        if character == "{":
-            return self._items(at, path, closing="}")
-        if character == "[":
-            return self._items(at, path, closing="]")
+        if character in "{[":
+            return self._items(at, path, closing="}" if character == "{" else "]")
         if character == '"':
             return int(scanstring(self.text, at + 1)[1])
         atom = _ATOM.match(self.text, at)
-        if atom is None:
-            raise ValueError(character)
-        if character not in "tfn" and not math.isfinite(float(atom[0])):
-            self.refused.append((path, self._line_of(at), f"is {atom[0]}; expected a finite number"))
+        assert atom is not None, path  # noqa: S101 - the text is valid
+        if atom["float"] and not math.isfinite(float(atom["float"])):
+            raise _RefusedError(f"`{field_name(path)}` is {atom[0]}; expected a finite number")
         return atom.end()
 
     def _items(self, at: int, path: FieldPath, *, closing: str) -> int:
-        keys: set[str] = set()
         at, index = self._skip(at + 1), 0
         while self.text[at] != closing:
-            part: str | int = index
+            item_path: FieldPath = (*path, index)
             if closing == "}":
-                key_at = at
+                line = self._line_of(at)
                 key, at = scanstring(self.text, at + 1)
-                part = str(key)
-                line = self._line_of(key_at)
-                if part in keys:
-                    message = "is given twice; expected each key once"
-                    self.refused.append(((*path, part), line, message))
-                keys.add(part)
-                self.lines[*path, part] = line
+                item_path = (*path, key)
+                if item_path in self.lines:
+                    raise _RefusedError(f"`{field_name(item_path)}` is given twice; expected each key once")
+                self.lines[item_path] = line
                 at = self._skip(self._skip(at) + 1)
-            at = self._skip(self._value(at, (*path, part)))
+            at = self._skip(self._value(at, item_path))
             index += 1
-            if self.text[at] not in {",", closing}:
-                raise ValueError(self.text[at])
             if self.text[at] == ",":
                 at = self._skip(at + 1)
         return at + 1

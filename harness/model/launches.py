@@ -316,7 +316,7 @@ class _WorkloadResolver:
             return f"input:{name}"
         if name in self.definition.outputs:
             return f"output:{name}"
-        tensors = ", ".join(f"`{tensor}`" for tensor in (*self.definition.inputs, *self.definition.outputs))
+        tensors = ", ".join(f"`{tensor}`" for tensor in self.definition.tensors)
         raise FormatError(
             f"`{name}` is no input or output; expected one of {tensors}, or {{i32: …}} for a size", where=where
         )
@@ -342,8 +342,7 @@ class _WorkloadResolver:
         dtype: MapDtype | None = spec.dtype
         if spec.tensor is not None:
             buffer = self.tensor(spec.tensor, f"{where}.tensor")
-            specs = self.definition.inputs | self.definition.outputs
-            dtype = dtype or _MAP_DTYPES.get(specs[spec.tensor].dtype, "u8")
+            dtype = dtype or _MAP_DTYPES.get(self.definition.tensors[spec.tensor].dtype, "u8")
         else:
             buffer = self.workspace(spec.workspace or "", f"{where}.workspace")
         if dtype is None:

@@ -60,6 +60,11 @@ class Definition(LenientModel):
     constraints: Annotated[tuple[NonEmpty, ...], BeforeValidator(_none_is_empty)] = ()
 
     @property
+    def tensors(self) -> dict[str, TensorSpec]:
+        """The inputs and the outputs by name."""
+        return self.inputs | self.outputs
+
+    @property
     def updates(self) -> dict[str, str]:
         """Map each output that is updated in place to the input that is its initial value."""
         return {name: spec.x_updates for name, spec in self.outputs.items() if spec.x_updates is not None}

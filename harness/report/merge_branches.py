@@ -111,8 +111,8 @@ def diff(repo: Repo, old: str | None, new: str) -> str:
     return repo.git.run("diff", *plain, old or empty, new).text
 
 
-def changed_paths(repo: Repo, base: str, head: str) -> tuple[str, frozenset[str]]:
-    """Return the merge base, and all paths that differ between it and `head` or that a commit of `head` changes.
+def changed_paths(repo: Repo, base: str, head: str) -> frozenset[str]:
+    """Return all paths that differ between the merge base and `head`, or that a commit of `head` changes.
 
     Args:
         repo: the workspace's repository.
@@ -130,7 +130,7 @@ def changed_paths(repo: Repo, base: str, head: str) -> tuple[str, frozenset[str]
     plain = ("--no-merges", "--no-renames", "--no-show-signature", "--name-only", "-z", "--format=")
     single_changes = repo.git.run("log", *plain, f"{base}..{head}", "--").text
     names = (name.strip("\n") for name in (*total_change.split("\0"), *single_changes.split("\0")))
-    return fork, frozenset(name for name in names if name)
+    return frozenset(filter(None, names))
 
 
 def remotes(repo: Repo) -> dict[str, str]:

@@ -79,7 +79,7 @@ def check_proof(repo: Repo, base: str, head: str, *, ledger: str | None = None) 
     """
     base_commit, head_commit = _commit(repo, base), _commit(repo, head)
     ledger_commit = _commit(repo, ledger) if ledger else base_commit
-    _, paths = changed_paths(repo, base_commit, head_commit)
+    paths = changed_paths(repo, base_commit, head_commit)
     proof = Proof(base_commit, head_commit)
     solutions = sorted({(solution.problem, solution.target) for path in paths if (solution := _solution_of(path))})
     if len(solutions) > 1:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from harness.errors import AnswerIsNo, ConfigurationError
 from harness.formats.bounded import PROBLEM_BYTES, load_json
 from harness.formats.problems import DEFINITION_NAME, WORKLOADS_NAME
+from harness.formats.source_lines import numbered_lines
 from harness.git.branch_commits import resolve
 from harness.git.problem_digests import digest_at
 from harness.git.repo import Commit, Repo
@@ -211,9 +212,8 @@ def _decrease(candidate: MeasuredCandidate) -> float:
 def _special_cases(repo: Repo, reviewed: Review) -> Iterator[str]:
     """Yield a warning for each source that compares with sizes of the workloads: it may special-case them."""
     sizes = _sizes(repo, reviewed)
-    listing = repo.git.run("ls-tree", "-r", "-z", "--name-only", reviewed.tree).text.split("\0")
-    for name in filter(None, listing):
-        text = repo.git.run("cat-file", "blob", f"{reviewed.tree}:{name}").stdout.decode(errors="replace")
+    for name, content in repo.read_many(reviewed.tree, repo.files(reviewed.tree)).items():
+        text = content.decode(errors="replace")
         compared = sizes & {int(right or left) for right, left in _COMPARED.findall(text)}
         if compared:
             shown = ", ".join(map(str, sorted(compared)))
@@ -224,9 +224,7 @@ def _sizes(repo: Repo, reviewed: Review) -> set[int]:
     file = f"{problem_path(reviewed.problem)}/{WORKLOADS_NAME}"
     text = (repo.read(reviewed.base, file) or b"").decode(errors="replace")
     sizes = set()
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not line.strip():
-            continue
+    for number, line in numbered_lines(text):
         value = load_json(line, where=file, max_bytes=PROBLEM_BYTES, first_line=number)
         axes = value.get("axes") if isinstance(value, dict) else None
         if isinstance(axes, dict):

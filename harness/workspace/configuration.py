@@ -116,7 +116,7 @@ def _read(workspace: Workspace) -> tuple[dict[str, Any], dict[tuple[str | int, .
     try:
         document, lines = parse_yaml(text, where=where)
         document = {} if document is None else document
-        _, errors = validated(Config, document, where=where, lines=lambda: lines)
+        _, errors = validated(Config, document, where=where, lines=lines)
         if errors:
             raise errors[0]
     except FormatError as error:
@@ -135,7 +135,7 @@ def _resolve(document: Mapping[str, Any], overrides: Mapping[str, object]) -> Co
             section[parent] = dict(section.get(parent) or {})
             section = section[parent]
         section[leaf] = list(value) if isinstance(value, tuple) else value
-    config, errors = validated(Config, merged, where=COMMAND_LINE, lines=dict)
+    config, errors = validated(Config, merged, where=COMMAND_LINE, lines={})
     if config is None:  # the file alone is valid, so the error is on the command line
         raise ConfigurationError(errors[0].message, where=COMMAND_LINE, remedy="give that option another value")
     return config

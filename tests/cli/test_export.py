@@ -30,7 +30,7 @@ def solution(directory: Path, language: str, file: str, text: str, **fields: Any
 @pytest.mark.parametrize("language", ["pytorch", "triton", "cute_dsl"])
 def test_python_languages_carry_their_constants_in_the_source(tmp_path: Path, language: str) -> None:
     loaded = solution(tmp_path / "s", language, "kernel.py", PYTHON, params={"BLOCK": 7})
-    document = solution_document(loaded, **GIVEN)
+    document = solution_document(loaded, **GIVEN, constants={})
     assert document["spec"]["languages"] == [language]
     assert document["spec"]["target_hardware"] == ["H200"]
     names: dict[str, Any] = {}
@@ -62,7 +62,7 @@ def test_an_extension_names_its_binding(tmp_path: Path, binding: str | None, mea
     loaded = solution(
         tmp_path / "s", "cuda_cpp", "kernel.cu", "void run() {}\n", **({"binding": binding} if binding else {})
     )
-    document = solution_document(loaded, **GIVEN)
+    document = solution_document(loaded, **GIVEN, constants={})
     assert document["spec"]["binding"] == means
     file = tmp_path / "solution.json"
     file.write_text(json.dumps(document))
@@ -73,7 +73,7 @@ def test_an_extension_names_its_binding(tmp_path: Path, binding: str | None, mea
 def test_an_exported_solution_is_imported_unchanged(tmp_path: Path) -> None:
     loaded = solution(tmp_path / "s", "triton", "kernel.py", PYTHON, destination_passing=False)
     file = tmp_path / "solution.json"
-    file.write_text(json.dumps(solution_document(loaded, **GIVEN)))
+    file.write_text(json.dumps(solution_document(loaded, **GIVEN, constants={})))
     spec = spec_from(read_solution_json(file))
     assert (spec.language, spec.entry, spec.destination_passing) == ("triton", "kernel.py::run", False)
 
@@ -81,7 +81,7 @@ def test_an_exported_solution_is_imported_unchanged(tmp_path: Path) -> None:
 def test_features_that_the_format_lacks_are_refused(tmp_path: Path) -> None:
     loaded = solution(tmp_path / "s", "cpp", "kernel.cpp", 'extern "C" void run() {}\n')
     with pytest.raises(FormatError, match="language cpp cannot be exported: a C"):
-        solution_document(loaded, **GIVEN)
+        solution_document(loaded, **GIVEN, constants={})
 
 
 def test_the_champion_is_exported(tmp_path: Path) -> None:

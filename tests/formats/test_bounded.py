@@ -181,7 +181,7 @@ _LOADERS: dict[str, Callable[[str], object]] = {
     "json": _json_with_lines,
     "yaml": lambda text: parse_yaml(text, where="x"),
     "nodes": _nodes,
-    "solution.yaml": lambda text: [str(error) for error in read_spec(text, where="x")[1]],
+    "solution.yaml": lambda text: [str(error) for error in read_spec(text, where="x")[2]],
     "params": param_positions,
     "COORDINATION.md": parse,
     "assignments": lambda text: parse(default_text().replace(_TABLE, f"{_TABLE}{text}\n", 1)),

@@ -356,10 +356,12 @@ def _as_python(value: Any) -> Any:
 
 
 def test_a_dumped_spec_reads_back() -> None:
-    spec, errors = read_spec(SOLUTION + "notes: 'one: line'\ncompile: {flags: [-O2, -funroll-loops]}\n", where="here")
+    spec, _, errors = read_spec(
+        SOLUTION + "notes: 'one: line'\ncompile: {flags: [-O2, -funroll-loops]}\n", where="here"
+    )
     assert spec is not None, errors
     text = dump_solution(spec)
-    assert read_spec(text, where="there") == (spec, [])
+    assert read_spec(text, where="there")[::2] == (spec, [])
     assert [line.split(":")[0] for line in text.splitlines() if not line.startswith(" ")] == [
         "language", "entry", "compile", "params", "tune", "notes",
     ]  # fmt: skip
@@ -391,11 +393,11 @@ PARAM_VALUES: st.SearchStrategy[ParamValue] = st.one_of(
 @given(first=PARAM_VALUES, second=PARAM_VALUES)
 def test_any_params_survive_the_file(first: ParamValue, second: ParamValue) -> None:
     text = with_params(SOLUTION.replace("tune:\n  BLOCK: [2, 4]\n", ""), {"BLOCK": first, "MODE": second})
-    spec, errors = read_spec(text, where="here")
+    spec, _, errors = read_spec(text, where="here")
     assert spec is not None, errors
     assert spec.params == {"BLOCK": first, "MODE": second}
     assert [type(value) for value in spec.params.values()] == [type(first), type(second)]
-    assert read_spec(dump_solution(spec), where="there") == (spec, [])
+    assert read_spec(dump_solution(spec), where="there")[::2] == (spec, [])
 
 
 @given(data=st.data())

@@ -70,7 +70,7 @@ def read_exceptions(problems_dir: Path) -> ExceptionFile:
         return ExceptionFile()
     where = shown(file)
     value, lines = parse_yaml(read_text(file), where=where)
-    exceptions, errors = validated(ExceptionFile, value, where=where, lines=lambda: lines)
+    exceptions, errors = validated(ExceptionFile, value, where=where, lines=lines)
     if exceptions is None:
         raise errors[0]
     return exceptions

@@ -35,6 +35,8 @@ from harness.workspace.status import (
 PROBLEM = "problem:"
 """Prefix of the names of the parts that are problems."""
 _RECENT = 40
+_OF_ENTRIES = ("problem", "seq", "at", "kind", "worker", "verdict", "reason")
+_OF_SUBMISSIONS = ("problem", "worker", "at", "commit", "subject")
 _OF_JUDGES = {"device", "state", "failure", "problem", "kind", "worker", "stage", "done", "of"}
 _LIST_EVERY_S = 5.0
 """Interval at which the directory of problems is read again."""
@@ -142,9 +144,8 @@ class _RunView:
             self._collect_ledger(problems)
             self._ledger_key = key
         if processes["running"] or "waiting" not in self._texts:
-            fields = ("problem", "worker", "at", "commit", "subject")
             submissions = self._waiting.submissions()
-            rows = [{name: getattr(submission, name) for name in fields} for submission in submissions]
+            rows = [{name: getattr(submission, name) for name in _OF_SUBMISSIONS} for submission in submissions]
             self._texts["waiting"] = as_json({"submissions": rows})
         if time.monotonic() - self._spending_at >= _SPENT_EVERY_S:
             spent = self._accounts.spent(self.subject[0])
@@ -201,13 +202,7 @@ class _RunView:
 
     def _recent(self, row: Row) -> Json:
         return {
-            "problem": row.problem,
-            "seq": row.seq,
-            "at": row.at,
-            "kind": row.kind,
-            "worker": row.worker,
-            "verdict": row.verdict,
-            "reason": row.reason,
+            **{name: getattr(row, name) for name in _OF_ENTRIES},
             **interval(row),
             "latency_us": short(row.latency_us),
             "weaknesses": [weakness.sentence for weakness in row.weaknesses],

@@ -84,12 +84,9 @@ class PageState:
             True if a part changed.
         """
         with self._lock:
-            removed = {name: "null" for name, (_, text) in self._parts.items() if name not in texts and text != "null"}
-            changed = {
-                name: text
-                for name, text in {**texts, **removed}.items()
-                if name not in self._parts or self._parts[name][1] != text
-            }
+            published = {name: text for name, (_, text) in self._parts.items()}
+            present = {**dict.fromkeys(published, "null"), **texts}
+            changed = {name: text for name, text in present.items() if published.get(name) != text}
             if changed:
                 self._version += 1
                 self._parts |= {name: (self._version, text) for name, text in changed.items()}
