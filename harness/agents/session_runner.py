@@ -34,13 +34,11 @@ from harness.agents.session_record import SessionRecord
 from harness.agents.solution_sync import replace_with_copy, sync_solution
 from harness.agents.transcripts import agent_directory
 from harness.errors import ConfigurationError, HarnessError
-from harness.git.repo import Repo, Submission
+from harness.git.repo import Repo
 from harness.ledger.accounts import Spent, close_left_open
 from harness.ledger.coordination import read_text
 from harness.model.config import AgentKind, Config
 from harness.model.device_description import DeviceDescription
-from harness.model.entry import Entry
-from harness.model.judging import CheckReply, ShownCode
 from harness.model.paths import problem_path
 from harness.model.problem import Problem
 from harness.workspace.directories import COORDINATION_NAME, Workspace
@@ -317,33 +315,14 @@ class Sessions:
         directory = str(work_item.problem.directory)
         inside = f"{confinement.TASK}/{problem_path(work_item.problem.key)}"
         return AgentTools(
-            tools=work_item.tools if self.kind == "tuner" else self._tools_of_agent(work_item),
+            tools=work_item.tools,
             target=self.target,
             axes=prompting.axes_in_words(work_item.problem),
             hide=lambda text: text.replace(directory, inside),
             meter=meter,
+            take_solution=lambda: sync_solution(self._writable_solution, work_item.solution),
+            after_outcome=lambda: self._show_others(work_item),
         )
-
-    def _tools_of_agent(self, work_item: WorkItem) -> Tools:
-        """Return the tools for an agent in a sandbox, which copy its files into the worktree before each use."""
-        tools = work_item.tools
-        run_check = tools.check
-
-        def commit(message: str) -> Submission:
-            sync_solution(self._writable_solution, work_item.solution)
-            return tools.commit(message)
-
-        def check(show: ShownCode, function: str) -> CheckReply | None:
-            assert run_check is not None  # noqa: S101 - the tool is offered only then
-            sync_solution(self._writable_solution, work_item.solution)
-            return run_check(show, function)
-
-        def outcome(submitted: Submission) -> Entry | None:
-            entry = tools.outcome(submitted)
-            self._show_others(work_item)
-            return entry
-
-        return replace(tools, commit=commit, outcome=outcome, check=check if run_check is not None else None)
 
     def _show_others(self, work_item: WorkItem) -> None:
         """Write the present champion and the best solutions of other workers to a directory that the agent can read."""
