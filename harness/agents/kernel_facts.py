@@ -12,7 +12,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 from pydantic import ValidationError
@@ -24,7 +23,7 @@ from harness.model.judging import Baselines
 from harness.model.problem import Problem
 from harness.model.verdict import EntryKind
 from harness.workspace.directories import Workspace
-from harness.workspace.files import atomic_write
+from harness.workspace.files import atomic_write, read_record
 
 _DESCRIBE_S = 180.0
 
@@ -79,8 +78,9 @@ def _description(workspace: Workspace, problem: Problem, target: str) -> DeviceD
     if os.environ.get("HARNESS_JUDGE_COMMAND"):
         return empty  # another program judges, perhaps on a machine with other hardware
     file = workspace.cache / "bounds" / f"{problem.digest.removeprefix('sha256:')[:24]}-{target}.json"
-    with suppress(OSError, ValidationError):  # the file is missing, or another version wrote it
-        return DeviceDescription.model_validate_json(file.read_bytes())
+    stored = read_record(file, DeviceDescription)
+    if stored is not None:
+        return stored
     request = {
         "problem_dir": str(problem.directory),
         "problem": problem.key,
