@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from pydantic import ValidationError
 
+from harness.ledger.entry_rows import Row
 from harness.ledger.index import Index
 from harness.model.device_description import DeviceDescription
 from harness.model.entry import Entry
@@ -49,9 +50,7 @@ class KernelFacts:
         return {work.uuid: work.latency_us for work in works if work.latency_us is not None}
 
 
-def read_facts(
-    workspace: Workspace, index: Index, problem: Problem, target: str, champion: tuple[str, int] | None
-) -> KernelFacts:
+def read_facts(workspace: Workspace, index: Index, problem: Problem, target: str, champion: Row | None) -> KernelFacts:
     """Return the times and bounds of a problem.
 
     Args:
@@ -59,7 +58,7 @@ def read_facts(
         index: index of the ledger, refreshed by the caller.
         problem: loaded from the worker's worktree.
         target: such as `cpu` or `h200`.
-        champion: problem and `seq` of the champion's confirmation; None without a champion.
+        champion: the champion's confirmation; None without a champion.
     """
     rows = index.rows(problem.key, target=target, kind=EntryKind.BASELINE)
     present = [row for row in rows if row.problem_digest == problem.digest]
@@ -68,7 +67,7 @@ def read_facts(
         description=_description(workspace, problem, target),
         baselines=baseline.baselines if baseline else {},
         sealed_baselines=baseline.sealed_baselines if baseline else {},
-        champion=index.entry(*champion) if champion else None,
+        champion=index.entry(champion.problem, champion.seq) if champion else None,
     )
 
 

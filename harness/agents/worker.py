@@ -287,9 +287,7 @@ class _Worker:
 
         def facts() -> KernelFacts:
             self.await_baselines(judged)
-            champion = self.tried.champion()
-            place = (champion.problem, champion.seq) if champion else None
-            return read_facts(self.workspace, self.tried.index, judged, self.target, place)
+            return read_facts(self.workspace, self.tried.index, judged, self.target, self.tried.champion())
 
         def outcome(submitted: Submission) -> Entry | None:
             self.write_status("waiting", problem)
