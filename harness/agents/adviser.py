@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 
 from harness.agents import confinement, prompting
-from harness.agents.governor import SpendTracker, UsageLimit, reached_limit, run_limits
+from harness.agents.governor import SpendTracker, UsageLimits, reached_limit, run_limits
 from harness.agents.kinds import KINDS
 from harness.agents.model_access import api_backoff
 from harness.agents.model_access.endpoint import Upstream
@@ -82,11 +82,7 @@ class PlanningModel:
         return None
 
     def _session(
-        self,
-        situation: dict[str, object],
-        check: ProposalCheck,
-        spend_tracker: SpendTracker,
-        limits: tuple[UsageLimit, ...],
+        self, situation: dict[str, object], check: ProposalCheck, spend_tracker: SpendTracker, limits: UsageLimits
     ) -> str | None:
         accepted = threading.Event()
 

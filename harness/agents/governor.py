@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from harness.agents.agent_tools import AgentTools
@@ -105,7 +105,10 @@ class UsageLimit:
         return [(unit, limit, used) for unit, limit, used in amounts if limit is not None]
 
 
-def reached_limit(limits: Iterable[UsageLimit]) -> str | None:
+UsageLimits = tuple[UsageLimit, ...]
+
+
+def reached_limit(limits: UsageLimits) -> str | None:
     """Return the first amount that is used up, as a sentence; None if none is used up."""
     for limit in limits:
         for unit, amount, used in limit.amounts():
@@ -114,7 +117,7 @@ def reached_limit(limits: Iterable[UsageLimit]) -> str | None:
     return None
 
 
-def session_limits(config: Config, meter: Meter, spend_tracker: SpendTracker, before: Spent) -> tuple[UsageLimit, ...]:
+def session_limits(config: Config, meter: Meter, spend_tracker: SpendTracker, before: Spent) -> UsageLimits:
     """Return the limits of a worker's session.
 
     Args:
@@ -134,7 +137,7 @@ def session_limits(config: Config, meter: Meter, spend_tracker: SpendTracker, be
     return of_session, *run_limits(config, config.agent.per_worker, account.worker, spend_tracker)
 
 
-def run_limits(config: Config, budget: Budget, worker: str, spend_tracker: SpendTracker) -> tuple[UsageLimit, ...]:
+def run_limits(config: Config, budget: Budget, worker: str, spend_tracker: SpendTracker) -> UsageLimits:
     """Return the limits of a worker and of the run, for all of the worker's sessions.
 
     Args:
@@ -164,7 +167,7 @@ def run_limits(config: Config, budget: Budget, worker: str, spend_tracker: Spend
 class Governor:
     """Decides when to end one session."""
 
-    limits: tuple[UsageLimit, ...]
+    limits: UsageLimits
     per_session: SessionBudget
     """Sets the signs of misbehaviour."""
     meter: Meter

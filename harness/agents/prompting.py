@@ -9,12 +9,12 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
 from harness.agents.confinement import TASK
-from harness.agents.governor import UsageLimit
+from harness.agents.governor import UsageLimits
 from harness.agents.kernel_facts import KernelFacts
 from harness.model.config import Config
 from harness.model.judging import Variant
@@ -233,7 +233,7 @@ def limit_classes(problem: Problem, facts: KernelFacts, target: str) -> list[str
     return [name for name, _ in counts.most_common()] or [*_LIMITS, "short"]
 
 
-def remaining(limits: Iterable[UsageLimit]) -> str:
+def remaining(limits: UsageLimits) -> str:
     """Return the remaining budget, such as `4.20 USD, 38 submissions`: the smallest remainder for each unit."""
     remainders: dict[str, float] = {}
     for limit in limits:

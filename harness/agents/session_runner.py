@@ -21,7 +21,7 @@ from harness.agents import confinement, prompting
 from harness.agents.agent_tools import AgentTools
 from harness.agents.answers import attempts_text
 from harness.agents.command import bound_paths, variables
-from harness.agents.governor import Governor, SpendTracker, UsageLimit, reached_limit, run_limits, session_limits
+from harness.agents.governor import Governor, SpendTracker, UsageLimits, reached_limit, run_limits, session_limits
 from harness.agents.kernel_facts import KernelFacts
 from harness.agents.kinds import KINDS
 from harness.agents.model_access import api_backoff
@@ -266,7 +266,7 @@ class Sessions:
                 session.interrupt()
         return End("failed", "the session ended without an `End` event")
 
-    def _prompt(self, work_item: WorkItem, limits: tuple[UsageLimit, ...]) -> str:
+    def _prompt(self, work_item: WorkItem, limits: UsageLimits) -> str:
         """Return the first message of a session."""
         return prompting.assignment(
             work_item.problem,
@@ -283,7 +283,7 @@ class Sessions:
         agent_tools: AgentTools,
         view: confinement.View | None,
         resume: str | None,
-        limits: tuple[UsageLimit, ...],
+        limits: UsageLimits,
     ) -> Brief:
         prompt, system = work_item.wanted, ""
         if view is not None:

@@ -91,7 +91,7 @@ def test_limits_name_what_is_used_up() -> None:
     spent = replace(Spent(usd=5.0, turns=10, evaluations=3, seconds=120), input_tokens=100)
 
     def reached(budget: Budget, scope: str) -> str | None:
-        return reached_limit([UsageLimit(budget, scope, lambda: spent)])
+        return reached_limit((UsageLimit(budget, scope, lambda: spent),))
 
     assert reached(Budget(), "x") is None
     assert reached(Budget(usd=5.0), "for w01") == "5 USD for w01 are used up"

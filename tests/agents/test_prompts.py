@@ -102,7 +102,7 @@ def _complete(
     attempts: str,
     programs: tuple[str, ...],
 ) -> str:
-    left = remaining([UsageLimit(BUDGET, "for w01", lambda: Spent(usd=0.8, evaluations=2))])
+    left = remaining((UsageLimit(BUDGET, "for w01", lambda: Spent(usd=0.8, evaluations=2)),))
     first = prompting.assignment(problem, wanted, target=target, facts=facts, attempts=attempts, remaining=left)
     system = prompting.system(Config(), worker=worker, target=target, programs=programs)
     return f"<!-- system prompt -->\n{system}\n\n<!-- first message -->\n{first}\n"
@@ -139,8 +139,8 @@ def test_the_least_of_all_limits_is_left() -> None:
     run, session = Budget(usd=100.0, minutes=90.0), Budget(usd=5.0, evaluations=3)
     of_session = UsageLimit(session, "for a session", lambda: Spent(usd=1.0, evaluations=5))
     of_run = UsageLimit(run, "for the run main", lambda: Spent(usd=98.5, seconds=600))
-    assert remaining([of_session, of_run]) == "1.50 USD, 0 submissions, 80 minutes"
-    assert "no limit is set" in remaining([UsageLimit(Budget(), "for a session", Spent)])
+    assert remaining((of_session, of_run)) == "1.50 USD, 0 submissions, 80 minutes"
+    assert "no limit is set" in remaining((UsageLimit(Budget(), "for a session", Spent),))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.agents.governor import SpendTracker, UsageLimit
+from harness.agents.governor import SpendTracker, UsageLimits
 from harness.agents.model_access.meter import Meter
 from harness.agents.model_access.prices import RequestBounds
 from harness.ledger.accounts import Spent
@@ -47,7 +47,7 @@ class RequestBudget:
         limits: the limits that apply to the session.
     """
 
-    def __init__(self, meter: Meter, spend_tracker: SpendTracker, limits: tuple[UsageLimit, ...]) -> None:
+    def __init__(self, meter: Meter, spend_tracker: SpendTracker, limits: UsageLimits) -> None:
         self.meter, self._spend_tracker = meter, spend_tracker
         self._limits = [(limit, limit.budget.usd) for limit in limits if limit.budget.usd is not None]
         self._bounds = RequestBounds(meter.prices)
