@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 
 from harness.agents import confinement, prompting
-from harness.agents.governor import SpendTracker, reached_limit
+from harness.agents.governor import SpendTracker, UsageLimits, reached_limit, run_limits
 from harness.agents.kinds import KINDS
 from harness.agents.model_access import api_backoff
 from harness.agents.model_access.endpoint import Upstream
 from harness.agents.model_access.gateway import Gateway
 from harness.agents.model_access.meter import Meter
-from harness.agents.model_access.request_budget import RequestBudget, run_limits
+from harness.agents.model_access.request_budget import RequestBudget
 from harness.agents.session import Answer, Brief, End, Tool
 from harness.errors import HarnessError
 from harness.git.repo import Repo
@@ -70,22 +70,20 @@ class PlanningModel:
         config, state = self._config, api_backoff.read_backoff(self._workspace)
         with Repo(self._workspace) as repo:
             spend_tracker = SpendTracker(self._workspace, repo, config)
-        obstacle = (
-            state.stopped
-            or (state.reason if state.wait_s() else None)
-            or reached_limit(config.planner.budget, spend_tracker.spent(WORKER), "for the planner")
-            or reached_limit(config.agent.overall, spend_tracker.spent(), f"for the run {config.run}")
-        )
+        limits = run_limits(config, config.planner.budget, WORKER, spend_tracker)
+        obstacle = state.stopped or (state.reason if state.wait_s() else None) or reached_limit(limits)
         if obstacle:
             logger.warning("the planner's model is not used: %s", obstacle)
             return None
         try:
-            return self._session(situation, check, spend_tracker)
+            return self._session(situation, check, spend_tracker, limits)
         except HarnessError as error:
             logger.warning("the session of the planner's model failed: %s", error)
         return None
 
-    def _session(self, situation: dict[str, object], check: ProposalCheck, spend_tracker: SpendTracker) -> str | None:
+    def _session(
+        self, situation: dict[str, object], check: ProposalCheck, spend_tracker: SpendTracker, limits: UsageLimits
+    ) -> str | None:
         accepted = threading.Event()
 
         def propose(arguments: object) -> Answer:
@@ -101,7 +99,6 @@ class PlanningModel:
         with ExitStack() as stack:
             gateway = stack.enter_context(Gateway(self._workspace, self._upstream, self._config.agent.gateway))
             meter = stack.enter_context(closing(Meter(self._workspace, self._config, WORKER, "claude")))
-            limits = run_limits(self._config, self._config.planner.budget, WORKER, spend_tracker)
             budget = stack.enter_context(closing(RequestBudget(meter, spend_tracker, limits)))
             stack.enter_context(gateway.serve(self._directory / "gateway", budget, lambda: None))
             session = KINDS["claude"](self._brief(situation, tool))

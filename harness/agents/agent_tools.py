@@ -43,6 +43,10 @@ class AgentTools:
     """Replace the host's paths in a message with the paths inside the sandbox."""
     meter: Meter
     """The session's account."""
+    take_solution: Callable[[], None] = lambda: None
+    """Copy the agent's files into the worktree, before they are committed or checked."""
+    after_outcome: Callable[[], None] = lambda: None
+    """Called after each outcome of a submission."""
     submissions: int = 0
     duplicates: int = 0
     """Consecutive submissions of solutions that were submitted before."""
@@ -123,6 +127,7 @@ class AgentTools:
         message = _text(arguments, "message")[:_LONGEST_MESSAGE] or "Submit a solution"
         with self.tools.turn():
             earlier = {attempt.tree: attempt for attempt in self.tools.history()}
+            self.take_solution()
             submitted = self.tools.commit(message)
         self.submissions += 1
         speedups = [old.speedup for old in earlier.values() if old.verdict is Verdict.PASSED and old.speedup]
@@ -131,6 +136,7 @@ class AgentTools:
         if is_duplicate:
             self.meter.add(Spent(duplicates=1))
         entry = self.tools.outcome(submitted)
+        self.after_outcome()
         if entry is None:
             return Answer("the harness stops now; the submission is committed and will be judged", failed=True)
         if not is_duplicate:
@@ -150,6 +156,7 @@ class AgentTools:
         if show is None:
             return Answer(f"`show` is one of {', '.join(filter(None, _SHOWN))}, or empty", failed=True)
         assert self.tools.check is not None  # noqa: S101 - offered only then
+        self.take_solution()
         reply = self.tools.check(show, _text(arguments, "function"))
         if reply is None:
             return Answer("the harness stops now; nothing was checked", failed=True)

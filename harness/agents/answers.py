@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from harness.ledger.candidates import TriedCandidate
 from harness.model.counters import resource_lines
 from harness.model.entry import Entry
-from harness.model.judging import CheckAnswer, WorkloadResult
+from harness.model.judging import CheckAnswer, CheckedWorkload, WorkloadResult
 from harness.model.printable import one_line
 from harness.model.verdict import Verdict
 
@@ -47,8 +47,13 @@ def outcome_text(entry: Entry, *, best: float | None, axes: dict[str, str]) -> s
         best: the best speed-up of any earlier attempt; None if none passed.
         axes: workload uuid -> its sizes as text.
     """
-    lines = [_head(entry, best), _repeated(entry), *_workloads(entry.workloads, axes)]
-    lines += resource_lines(entry.resources)
+    lines = [_head(entry, best)]
+    if entry.answered_from is not None:
+        lines.append(
+            f"not measured: code and launches are those of entry {entry.answered_from}, whose numbers these are; "
+            "change what the device executes"
+        )
+    lines += [*_workloads(entry.workloads, axes), *resource_lines(entry.resources)]
     if entry.verdict is Verdict.PASSED:
         lines.append(_limit(entry.workloads, axes))
     else:
@@ -57,7 +62,7 @@ def outcome_text(entry: Entry, *, best: float | None, axes: dict[str, str]) -> s
             reason = one_line(failing.reason or str(failing.verdict), _LONGEST_REASON)
             lines.append(f"first failing: {_name(failing, axes)}: {reason}")
         lines.append(f"to do: {TO_DO.get(entry.verdict or Verdict.RUNTIME_ERROR, 'read the reason')}")
-    return "\n".join(line for line in lines if line)
+    return "\n".join(lines)
 
 
 def _head(entry: Entry, best: float | None) -> str:
@@ -76,15 +81,6 @@ def _head(entry: Entry, best: float | None) -> str:
         rank = f"not the best (best: {best:.3f}x)"
     interval = f"{speedup_ci95_low:.3f} to {speedup_ci95_high:.3f}"
     return f"PASSED {summary.speedup:.3f}x over the baseline ({interval}{score}; {entry.trust}), {rank}"
-
-
-def _repeated(entry: Entry) -> str:
-    if entry.answered_from is None:
-        return ""
-    return (
-        f"not measured: code and launches are those of entry {entry.answered_from}, whose numbers these are; "
-        "change what the device executes"
-    )
 
 
 def _workloads(workloads: Sequence[WorkloadResult], axes: dict[str, str]) -> list[str]:
@@ -133,10 +129,8 @@ def check_outcome(answer: CheckAnswer, *, axes: Mapping[str, str]) -> str:
     lines = [_check_head(answer)]
     wrong = next((work for work in answer.workloads if work.verdict is not Verdict.PASSED), None)
     if wrong is not None:
-        lines.append(
-            f"workload {axes.get(wrong.uuid, wrong.uuid[:12])}: {one_line(wrong.reason or '', _LONGEST_REASON)}"
-        )
-        passed = [axes.get(work.uuid, work.uuid[:12]) for work in answer.workloads if work.verdict is Verdict.PASSED]
+        lines.append(f"workload {_name(wrong, axes)}: {one_line(wrong.reason or '', _LONGEST_REASON)}")
+        passed = [_name(work, axes) for work in answer.workloads if work.verdict is Verdict.PASSED]
         if passed:
             lines.append(f"correct on: {', '.join(passed[:8])}{' ...' * (len(passed) > 8)}")
     elif answer.reason is not None:
@@ -198,5 +192,5 @@ def _attempt(attempt: TriedCandidate) -> str:
     return f"{attempt.commit[:10] or attempt.tree[:10]} {attempt.worker}: {outcome} | {message}"
 
 
-def _name(work: WorkloadResult, axes: dict[str, str]) -> str:
+def _name(work: WorkloadResult | CheckedWorkload, axes: Mapping[str, str]) -> str:
     return axes.get(work.uuid) or work.uuid[:12]

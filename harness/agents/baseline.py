@@ -10,7 +10,7 @@ import shutil
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -64,10 +64,8 @@ class _SessionJudge:
     submissions: Path
     """Directory for the copies, one subdirectory per tree id."""
     judge: Callable[[Path], JudgeAnswer]
-
-    def __post_init__(self) -> None:
-        self.attempts: dict[str, TriedCandidate] = {}
-        self.entries: dict[str, Entry] = {}
+    attempts: dict[str, TriedCandidate] = field(default_factory=dict)
+    entries: dict[str, Entry] = field(default_factory=dict)
 
     def commit(self, message: str) -> Submission:
         language = load_solution(self.solution).spec.language

@@ -27,7 +27,7 @@ from claude_agent_sdk.types import HookContext, HookInput, HookJSONOutput
 
 from harness.agents import confinement
 from harness.agents.session import Alive, Answer, Brief, End, Event, Retry, Text, Tool, ToolUse, Usage
-from harness.errors import ConfigurationError
+from harness.agents.visibility import claude_cli
 from harness.ledger.accounts import Spent
 from harness.model.config import AgentRole
 from harness.model.printable import one_line
@@ -83,8 +83,7 @@ class ClaudeSession:
     """An `AgentSession` of Claude."""
 
     def __init__(self, brief: Brief) -> None:
-        if brief.view is None:
-            raise ConfigurationError("a session of claude needs a sandbox view")
+        assert brief.view is not None  # noqa: S101 - only a tuner needs no sandbox
         self.model = brief.agent.model or "default"
         self._brief, self._view = brief, brief.view
         # The CLI stores its conversations in its home, and can resume only those.
@@ -260,11 +259,9 @@ class ClaudeSession:
 
     def _confined_cli(self) -> Path:
         """Write a script that runs the CLI in the sandbox, and return its path: the SDK accepts only a path."""
-        bundled = Path(sdk.__file__).parent / "_bundled" / "claude"
-        cli = os.environ.get("HARNESS_CLAUDE_CLI") or str(bundled)
         max_tokens = self._brief.agent.max_answer_tokens
         limits = {} if max_tokens is None else {"CLAUDE_CODE_MAX_OUTPUT_TOKENS": str(max_tokens)}
-        command = confinement.command_line(self._view, [cli], {**_ENV, **limits})
+        command = confinement.command_line(self._view, [claude_cli()], {**_ENV, **limits})
         sdk_version = ' CLAUDE_AGENT_SDK_VERSION="$CLAUDE_AGENT_SDK_VERSION"'
         env_i, variables_and_command = shlex.join(command[:2]), shlex.join(command[2:])
         script = self._view.reading.parent / "claude"

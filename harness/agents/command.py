@@ -135,8 +135,7 @@ class CommandSession:
     """An `AgentSession` of a program."""
 
     def __init__(self, brief: Brief) -> None:
-        if brief.view is None or brief.view.requests is None:
-            raise ConfigurationError("a session of kind `command` needs a sandbox view with a request directory")
+        assert brief.view is not None and brief.view.requests is not None  # noqa: S101, PT018 - only a tuner needs none
         self.id = brief.resume or uuid.uuid4().hex
         self.model = brief.agent.model or "command"
         self._brief, self._view, self._requests = brief, brief.view, brief.view.requests

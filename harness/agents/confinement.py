@@ -229,19 +229,17 @@ def _harness_script(view: View) -> Path:
 
 
 def check() -> str:
-    """Run a command in bubblewrap once and return the version of bubblewrap.
+    """Run bubblewrap in bubblewrap once and return its version.
 
     Raises:
         ConfigurationError: bubblewrap is missing or cannot run on this machine.
     """
     bwrap = _bwrap()
-    trial = [bwrap, "--unshare-user", "--unshare-pid", "--unshare-net", "--ro-bind", "/", "/", "/bin/true"]
+    trial = [bwrap, "--unshare-user", "--unshare-pid", "--unshare-net", "--ro-bind", "/", "/", bwrap, "--version"]
     done = subprocess.run(trial, capture_output=True, text=True, timeout=_TRY_S, check=False)
     if done.returncode:
         raise ConfigurationError(
             f"bubblewrap cannot run here: {done.stderr.strip()}",
             remedy="allow user namespaces: sysctl kernel.unprivileged_userns_clone=1, or run as root",
         )
-    return subprocess.run(
-        [bwrap, "--version"], capture_output=True, text=True, timeout=_TRY_S, check=True
-    ).stdout.strip()
+    return done.stdout.strip()

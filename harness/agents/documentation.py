@@ -18,7 +18,7 @@ from pathlib import Path
 from harness.model.printable import shortened
 
 PACK = Path(__file__).parent / "docs"
-_HEADING = re.compile(r"^#{1,3} ", re.MULTILINE)
+_HEADING = re.compile(r"#{1,3} ")
 _ALIASES = re.compile(r"^Also: (.*)$", re.MULTILINE)
 _COMPOUND = re.compile(r"[a-z0-9_]+(?:(?:\.|::|-)[a-z0-9_]+)*", re.IGNORECASE)
 _SEPARATOR = re.compile(r"[.:_-]+")
@@ -63,14 +63,18 @@ def sections() -> list[DocumentationSection]:
     """Return every section of the pack, in the order of its files."""
     result = []
     for file in sorted(PACK.glob("*.md")):
-        text = file.read_text(encoding="utf-8")
-        starts = [match.start() for match in _HEADING.finditer(_without_code(text))]
-        page = ""
-        for begin, end in zip(starts, [*starts[1:], len(text)], strict=True):
-            body = text[begin:end].strip()
-            title = body.partition("\n")[0].lstrip("# ")
-            page = page or title
-            result.append(DocumentationSection(file.name, page, title, body))
+        parts: list[list[str]] = []
+        inside_code = False
+        for line in file.read_text(encoding="utf-8").split("\n"):
+            if line.lstrip().startswith("```"):
+                inside_code = not inside_code
+            if _HEADING.match(line) and not inside_code:
+                parts.append([])
+            if parts:
+                parts[-1].append(line)
+        titles = [lines[0].lstrip("# ") for lines in parts]
+        for title, lines in zip(titles, parts, strict=True):
+            result.append(DocumentationSection(file.name, titles[0], title, "\n".join(lines).strip()))
     return result
 
 
@@ -158,16 +162,6 @@ def _index() -> tuple[list[DocumentationSection], sqlite3.Connection]:
 def _normalized(word: str) -> str:
     """Return a word in lower case and American spelling: `quantisation` and `quantization` are one term."""
     return _BRITISH.sub(r"iz\1", word.lower().strip("_"))
-
-
-def _without_code(text: str) -> str:
-    """Return the text with its code blocks blanked and all offsets kept: a `#` in code does not begin a heading."""
-    lines, inside = [], False
-    for line in text.split("\n"):
-        fence = line.lstrip().startswith("```")
-        lines.append(" " * len(line) if inside or fence else line)
-        inside = inside != fence
-    return "\n".join(lines)
 
 
 def _snippet(section: DocumentationSection, terms: set[str]) -> str:

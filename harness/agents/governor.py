@@ -8,14 +8,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from harness.agents.agent_tools import AgentTools
 from harness.agents.model_access.meter import Meter
 from harness.agents.session import Event, ToolUse
 from harness.git.repo import Repo
 from harness.ledger.accounts import Account, Spent, accounts_set_aside, recorded_accounts, total, unrecorded_accounts
-from harness.model.config import Budget, Config
+from harness.ledger.reservations import Reservation
+from harness.model.config import Budget, Config, SessionBudget
 from harness.workspace.directories import Workspace
 
 _REFRESH_S = 2.0
@@ -78,57 +79,99 @@ class SpendTracker:
         self._read_at = time.monotonic()
 
 
-def limits_and_use(budget: Budget, spent: Spent) -> list[tuple[str, float, float]]:
-    """Return (unit, limit, amount used) of every limit that a budget sets.
+@dataclass(frozen=True)
+class UsageLimit:
+    """A budget, and the usage that counts against it."""
 
-    Args:
-        budget: the limits.
-        spent: the usage that counts against them.
-    """
-    amounts = (
-        ("USD", budget.usd, spent.usd),
-        ("evaluations", budget.evaluations, spent.evaluations),
-        ("turns", budget.turns, spent.turns),
-        ("minutes", budget.minutes, spent.seconds / 60),
-        ("tokens", budget.tokens, spent.tokens),
-    )
-    return [(unit, limit, used) for unit, limit, used in amounts if limit is not None]
+    budget: Budget
+    scope: str
+    """The scope in words, such as `for the run main`."""
+    spent: Callable[[], Spent]
+    covers: Callable[[Reservation], bool] = lambda _: False
+    """Return True for a reservation that counts against the budget."""
+    of_session: bool = False
+    """True if reaching the limit ends only the session."""
 
-
-def reached_limit(budget: Budget, spent: Spent, scope: str) -> str | None:
-    """Return the first limit that is reached, as a sentence; None if none is reached.
-
-    Args:
-        budget: the limits.
-        spent: the usage that counts against them.
-        scope: the budget's scope in words, such as `for w01`.
-    """
-    reached = ((unit, limit) for unit, limit, used in limits_and_use(budget, spent) if used >= limit)
-    return next((f"{limit:g} {unit} {scope} are used up" for unit, limit in reached), None)
+    def amounts(self) -> list[tuple[str, float, float]]:
+        """Return (unit, limit, amount used) of every limit that the budget sets."""
+        spent = self.spent()
+        amounts = (
+            ("USD", self.budget.usd, spent.usd),
+            ("evaluations", self.budget.evaluations, spent.evaluations),
+            ("turns", self.budget.turns, spent.turns),
+            ("minutes", self.budget.minutes, spent.seconds / 60),
+            ("tokens", self.budget.tokens, spent.tokens),
+        )
+        return [(unit, limit, used) for unit, limit, used in amounts if limit is not None]
 
 
-def reached_worker_limit(config: Config, worker: str, spend_tracker: SpendTracker) -> str | None:
-    """Return the limit of the worker or the run that prevents further sessions of the worker; None without one.
+UsageLimits = tuple[UsageLimit, ...]
+
+
+def reached_limit(limits: UsageLimits) -> str | None:
+    """Return the first amount that is used up, as a sentence; None if none is used up."""
+    for limit in limits:
+        for unit, amount, used in limit.amounts():
+            if used >= amount:
+                return f"{amount:g} {unit} {limit.scope} are used up"
+    return None
+
+
+def session_limits(config: Config, meter: Meter, spend_tracker: SpendTracker, before: Spent) -> UsageLimits:
+    """Return the limits of a worker's session.
 
     Args:
         config: sets the limits.
-        worker: name of the worker.
+        meter: the session's account.
+        spend_tracker: reads the usage of the run.
+        before: usage of earlier openings of the same session.
+    """
+    account = meter.account
+    of_session = UsageLimit(
+        config.agent.per_session,
+        "for a session",
+        lambda: before + meter.spent,
+        lambda reservation: reservation.account == account.id,
+        of_session=True,
+    )
+    return of_session, *run_limits(config, config.agent.per_worker, account.worker, spend_tracker)
+
+
+def run_limits(config: Config, budget: Budget, worker: str, spend_tracker: SpendTracker) -> UsageLimits:
+    """Return the limits of a worker and of the run, for all of the worker's sessions.
+
+    Args:
+        config: names the run and sets its limit.
+        budget: the worker's limits.
+        worker: name of the worker, or of the planner.
         spend_tracker: reads the usage of the run.
     """
-    of_worker = reached_limit(config.agent.per_worker, spend_tracker.spent(worker), f"for {worker}")
-    return of_worker or reached_limit(config.agent.overall, spend_tracker.spent(), f"for the run {config.run}")
+    run = config.run
+    return (
+        UsageLimit(
+            budget,
+            f"for {worker}",
+            lambda: spend_tracker.spent(worker),
+            lambda reservation: (reservation.run, reservation.worker) == (run, worker),
+        ),
+        UsageLimit(
+            config.agent.overall,
+            f"for the run {run}",
+            spend_tracker.spent,
+            lambda reservation: reservation.run == run,
+        ),
+    )
 
 
 @dataclass
 class Governor:
     """Decides when to end one session."""
 
-    config: Config
+    limits: UsageLimits
+    per_session: SessionBudget
+    """Sets the signs of misbehaviour."""
     meter: Meter
-    spend_tracker: SpendTracker
     agent_tools: AgentTools
-    before: Spent = field(default_factory=Spent)
-    """Usage of earlier openings of the same session."""
     request_refusal: Callable[[], str | None] = lambda: None
     """Return the reason why a request exceeded the remaining budget; None if no request was refused."""
     _last_key: str = ""
@@ -136,16 +179,14 @@ class Governor:
 
     def out_of_budget(self) -> str | None:
         """Return the reached limit of the session, the worker or the run; None without one. Thread-safe."""
-        session = reached_limit(self.config.agent.per_session, self.before + self.meter.spent, "for a session")
-        worker = self.meter.account.worker
-        return session or self.request_refusal() or reached_worker_limit(self.config, worker, self.spend_tracker)
+        return self.request_refusal() or reached_limit(self.limits)
 
     def misbehaviour(self, event: Event) -> str | None:
         """Return the reason to end a session that still has budget; None without one.
 
         Repeated tool uses, repeated submissions, verdicts of REWARD_HACK and silence are such reasons.
         """
-        limits = self.config.agent.per_session
+        limits = self.per_session
         if isinstance(event, ToolUse):
             self.meter.record_activity()
             self._repeats = self._repeats + 1 if event.key and event.key == self._last_key else 1

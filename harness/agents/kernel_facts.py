@@ -12,11 +12,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 from pydantic import ValidationError
 
+from harness.ledger.entry_rows import Row
 from harness.ledger.index import Index
 from harness.model.device_description import DeviceDescription
 from harness.model.entry import Entry
@@ -24,7 +24,7 @@ from harness.model.judging import Baselines
 from harness.model.problem import Problem
 from harness.model.verdict import EntryKind
 from harness.workspace.directories import Workspace
-from harness.workspace.files import atomic_write
+from harness.workspace.files import atomic_write, read_record
 
 _DESCRIBE_S = 180.0
 
@@ -50,9 +50,7 @@ class KernelFacts:
         return {work.uuid: work.latency_us for work in works if work.latency_us is not None}
 
 
-def read_facts(
-    workspace: Workspace, index: Index, problem: Problem, target: str, champion: tuple[str, int] | None
-) -> KernelFacts:
+def read_facts(workspace: Workspace, index: Index, problem: Problem, target: str, champion: Row | None) -> KernelFacts:
     """Return the times and bounds of a problem.
 
     Args:
@@ -60,7 +58,7 @@ def read_facts(
         index: index of the ledger, refreshed by the caller.
         problem: loaded from the worker's worktree.
         target: such as `cpu` or `h200`.
-        champion: problem and `seq` of the champion's confirmation; None without a champion.
+        champion: the champion's confirmation; None without a champion.
     """
     rows = index.rows(problem.key, target=target, kind=EntryKind.BASELINE)
     present = [row for row in rows if row.problem_digest == problem.digest]
@@ -69,7 +67,7 @@ def read_facts(
         description=_description(workspace, problem, target),
         baselines=baseline.baselines if baseline else {},
         sealed_baselines=baseline.sealed_baselines if baseline else {},
-        champion=index.entry(*champion) if champion else None,
+        champion=index.entry(champion.problem, champion.seq) if champion else None,
     )
 
 
@@ -79,8 +77,9 @@ def _description(workspace: Workspace, problem: Problem, target: str) -> DeviceD
     if os.environ.get("HARNESS_JUDGE_COMMAND"):
         return empty  # another program judges, perhaps on a machine with other hardware
     file = workspace.cache / "bounds" / f"{problem.digest.removeprefix('sha256:')[:24]}-{target}.json"
-    with suppress(OSError, ValidationError):  # the file is missing, or another version wrote it
-        return DeviceDescription.model_validate_json(file.read_bytes())
+    stored = read_record(file, DeviceDescription)
+    if stored is not None:
+        return stored
     request = {
         "problem_dir": str(problem.directory),
         "problem": problem.key,

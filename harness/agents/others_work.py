@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import difflib
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from harness.ledger.candidates import TriedCandidate
 from harness.model.printable import one_line
 from harness.model.verdict import Verdict
-from harness.workspace.files import atomic_write
+from harness.workspace.files import replace_files
 
 DIRECTORY = "others"
 _MAX_WORKERS = 4
@@ -47,22 +46,14 @@ def show_others(reading: Path, chosen: Mapping[str, TriedCandidate], sources: So
         chosen: the result of `best_of_others`.
         sources: reads a commit's solution.
     """
-    root = reading / DIRECTORY
-    root.mkdir(parents=True, exist_ok=True)
-    texts: dict[Path, str] = {}
+    files: dict[str, bytes] = {}
     lines = ["| directory | speed-up | worker | commit | message |", "| --- | --- | --- | --- | --- |"]
     for name, attempt in chosen.items():
-        texts |= {root / name / file: text for file, text in sources(attempt.commit).items()}
+        files |= {f"{name}/{file}": text.encode() for file, text in sources(attempt.commit).items()}
         message = one_line(attempt.message, _LONGEST_MESSAGE).replace("|", "/")
         lines.append(f"| {name}/ | {attempt.speedup:.3f}x | {attempt.worker} | {attempt.commit[:10]} | {message} |")
-    texts[root / "README.md"] = "\n".join(lines) + "\n" if chosen else "No solution of another worker has passed yet.\n"
-    for obsolete in [path for path in root.rglob("*") if path.is_file() and path not in texts]:
-        obsolete.unlink()
-    for obsolete in [path for path in root.iterdir() if path.is_dir() and path.name not in chosen]:
-        shutil.rmtree(obsolete)
-    for file, text in texts.items():
-        if not file.is_file() or file.read_text(encoding="utf-8") != text:
-            atomic_write(file, text)
+    table = "\n".join(lines) + "\n" if chosen else "No solution of another worker has passed yet.\n"
+    replace_files(reading / DIRECTORY, {**files, "README.md": table.encode()})
 
 
 def differences(old: Mapping[str, str], new: Mapping[str, str]) -> str:

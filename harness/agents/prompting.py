@@ -9,15 +9,14 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
 from harness.agents.confinement import TASK
-from harness.agents.governor import limits_and_use
+from harness.agents.governor import UsageLimits
 from harness.agents.kernel_facts import KernelFacts
-from harness.ledger.accounts import Spent
-from harness.model.config import Budget, Config
+from harness.model.config import Config
 from harness.model.judging import Variant
 from harness.model.languages import prompted_languages
 from harness.model.paths import problem_path, solution_path
@@ -234,15 +233,12 @@ def limit_classes(problem: Problem, facts: KernelFacts, target: str) -> list[str
     return [name for name, _ in counts.most_common()] or [*_LIMITS, "short"]
 
 
-def remaining(limits: Iterable[tuple[Budget, Spent]]) -> str:
-    """Return the remaining budget, such as `4.20 USD, 38 submissions`: the smallest remainder for each unit.
-
-    `limits` are the limits of the session, the worker and the run, with the amounts that count against each.
-    """
+def remaining(limits: UsageLimits) -> str:
+    """Return the remaining budget, such as `4.20 USD, 38 submissions`: the smallest remainder for each unit."""
     remainders: dict[str, float] = {}
-    for budget, spent in limits:
-        for unit, limit, used in limits_and_use(budget, spent):
-            remainders[unit] = min(remainders.get(unit, math.inf), max(0.0, limit - used))
+    for limit in limits:
+        for unit, amount, used in limit.amounts():
+            remainders[unit] = min(remainders.get(unit, math.inf), max(0.0, amount - used))
     amounts = [
         f"{amount:.2f} USD" if unit == "USD" else f"{amount:,.0f} {'submissions' if unit == 'evaluations' else unit}"
         for unit, amount in remainders.items()

@@ -159,13 +159,10 @@ Event = Text | ToolUse | Usage | Retry | Alive | End
 class AgentSession(Protocol):
     """One session of one agent on one problem."""
 
-    @property
-    def id(self) -> str:
-        """Return the id for commit trailers and for `Brief.resume`."""
-
-    @property
-    def model(self) -> str:
-        """Return the name of the model or search method, for the Model trailer."""
+    id: str
+    """The id for commit trailers and for `Brief.resume`."""
+    model: str
+    """The name of the model or search method, for the Model trailer."""
 
     def events(self) -> Generator[Event, None, None]:
         """Run the session and yield its events; the last one is an `End`. Called once.

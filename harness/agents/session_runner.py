@@ -21,31 +21,28 @@ from harness.agents import confinement, prompting
 from harness.agents.agent_tools import AgentTools
 from harness.agents.answers import attempts_text
 from harness.agents.command import bound_paths, variables
-from harness.agents.governor import Governor, SpendTracker, reached_worker_limit
+from harness.agents.governor import Governor, SpendTracker, UsageLimits, reached_limit, run_limits, session_limits
 from harness.agents.kernel_facts import KernelFacts
 from harness.agents.kinds import KINDS
 from harness.agents.model_access import api_backoff
 from harness.agents.model_access.endpoint import Upstream
 from harness.agents.model_access.meter import Meter
-from harness.agents.model_access.request_budget import RequestBudget, worker_limits
+from harness.agents.model_access.request_budget import RequestBudget
 from harness.agents.others_work import best_of_others, show_others
 from harness.agents.session import AgentSession, Alive, Brief, End, Event, Tools, Usage
-from harness.agents.session_record import SessionRecord
 from harness.agents.solution_sync import replace_with_copy, sync_solution
 from harness.agents.transcripts import agent_directory
 from harness.errors import ConfigurationError, HarnessError
 from harness.git.repo import Repo
-from harness.git.solution_commits import Submission
 from harness.ledger.accounts import Spent, close_left_open
 from harness.ledger.coordination import read_text
+from harness.model.base_models import StrictModel
 from harness.model.config import AgentKind, Config
 from harness.model.device_description import DeviceDescription
-from harness.model.entry import Entry
-from harness.model.judging import CheckReply, ShownCode
 from harness.model.paths import problem_path
 from harness.model.problem import Problem
 from harness.workspace.directories import COORDINATION_NAME, Workspace
-from harness.workspace.files import atomic_write, file_lock
+from harness.workspace.files import atomic_write, file_lock, read_record
 
 if TYPE_CHECKING:
     from harness.agents.model_access.gateway import Gateway
@@ -60,6 +57,15 @@ logger = logging.getLogger(__name__)
 
 class SessionRefusedError(ConfigurationError):
     """The model API refuses the credential, so no session can continue."""
+
+
+class SessionRecord(StrictModel):
+    """A worker's unfinished session, in a file, so that it continues after the worker was killed."""
+
+    run: str
+    kind: AgentKind
+    problem: str
+    session: str
 
 
 @dataclass(frozen=True)
@@ -108,7 +114,7 @@ class Sessions:
         """Files that the worker's agents keep between sessions: their home, and the files shown in the sandbox."""
         self._writable_solution = self.directory / "solution"
         """The directory that the agent may write."""
-        self.record = SessionRecord(self.directory / "session.json", self.config.run, self.kind)
+        self._record = self.directory / "session.json"
 
     def __enter__(self) -> Self:
         close_left_open(self.workspace, self.name)
@@ -129,9 +135,18 @@ class Sessions:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
+    def unfinished(self, problem: str) -> str | None:
+        """Return the id of the unfinished session on a problem; None without one, or for another run or kind."""
+        record = read_record(self._record, SessionRecord)
+        place = (self.config.run, self.kind, problem)
+        if record is None or (record.run, record.kind, record.problem) != place:
+            return None
+        return record.session
+
     def reached_limit(self) -> str | None:
         """Return the limit that prevents further sessions of this worker; None without one."""
-        return reached_worker_limit(self.config, self.name, self._spend_tracker) or self._request_refusal
+        limits = run_limits(self.config, self.config.agent.per_worker, self.name, self._spend_tracker)
+        return reached_limit(limits) or self._request_refusal
 
     def work(self, work_item: WorkItem) -> End:
         """Run one session to its end, and resume it as often as necessary.
@@ -141,7 +156,8 @@ class Sessions:
             HarnessError: the session cannot be opened.
         """
         self._spend_tracker.reread(self.repo)
-        resume, crashes = self.record.unfinished(work_item.problem.key), 0
+        problem, crashes = work_item.problem.key, 0
+        resume = self.unfinished(problem)
         while True:
             end, submissions = self._run_session(work_item, resume)
             crashes = 0 if submissions else crashes
@@ -155,19 +171,13 @@ class Sessions:
             if end.reason == "crashed":
                 crashes += 1
                 if crashes >= _CRASHES:
-                    self.record.forget()
+                    self._record.unlink(missing_ok=True)
                     return End("failed", f"its process crashed {crashes} times: {end.text}")
             elif end.reason != "held":
                 if end.reason != "interrupted" or not self.stop.is_set():
-                    self.record.forget()
+                    self._record.unlink(missing_ok=True)
                 return end
-            logger.warning(
-                "%s on %s: %s (%s); the session will be resumed",
-                self.name,
-                work_item.problem.key,
-                end.reason,
-                end.text,
-            )
+            logger.warning("%s on %s: %s (%s); it will be resumed", self.name, problem, end.reason, end.text)
             if not self._wait_for_api(end):
                 return End("interrupted", "stopped while the model was not available")
             resume = self.current.id if self.current is not None else None
@@ -185,22 +195,24 @@ class Sessions:
 
     def _run_session(self, work_item: WorkItem, resume: str | None) -> tuple[End, int]:
         """Open a session, process its events and close it; return its end and its number of submissions."""
+        problem = work_item.problem.key
         before = self._spend_tracker.spent(session=resume) if resume else Spent()
         with ExitStack() as stack:
-            account = self.name, self.kind, work_item.problem.key, resume or ""
+            account = self.name, self.kind, problem, resume or ""
             meter = stack.enter_context(closing(Meter(self.workspace, self.config, *account)))
             agent_tools = self._agent_tools(work_item, meter)
-            limits = worker_limits(self.config, meter, self._spend_tracker, before)
+            limits = session_limits(self.config, meter, self._spend_tracker, before)
             budget = stack.enter_context(closing(RequestBudget(meter, self._spend_tracker, limits)))
-            governor = Governor(self.config, meter, self._spend_tracker, agent_tools, before, budget.refusal)
+            governor = Governor(limits, self.config.agent.per_session, meter, agent_tools, budget.refusal)
             view = self._view(work_item) if self.kind != "tuner" else None
             if view is not None and (resume is None or not view.solution.is_dir()):
                 replace_with_copy(work_item.solution, view.solution)
             if self._gateway is not None and view is not None and view.sockets is not None:
                 stack.enter_context(self._gateway.serve(view.sockets, budget, governor.out_of_budget))
             connecting = stack.enter_context(self._connection_slot() if self.kind == "claude" else ExitStack())
-            self.current = KINDS[self.kind](self._brief(work_item, agent_tools, view, resume, before))
-            self.record.remember(work_item.problem.key, self.current.id)
+            self.current = KINDS[self.kind](self._brief(work_item, agent_tools, view, resume, limits))
+            record = SessionRecord(run=self.config.run, kind=self.kind, problem=problem, session=self.current.id)
+            atomic_write(self._record, record.model_dump_json())
             meter.add(Spent(), session=self.current.id, model=self.current.model)
             if view is not None:
                 stack.callback(self._save_solution, work_item)
@@ -254,11 +266,8 @@ class Sessions:
                 session.interrupt()
         return End("failed", "the session ended without an `End` event")
 
-    def _prompt(self, work_item: WorkItem, before: Spent) -> str:
-        """Return the first message of a session; `before` is the usage of its earlier openings."""
-        agent = self.config.agent
-        of_worker, of_run = self._spend_tracker.spent(self.name), self._spend_tracker.spent()
-        limits = ((agent.per_session, before), (agent.per_worker, of_worker), (agent.overall, of_run))
+    def _prompt(self, work_item: WorkItem, limits: UsageLimits) -> str:
+        """Return the first message of a session."""
         return prompting.assignment(
             work_item.problem,
             work_item.wanted,
@@ -274,11 +283,11 @@ class Sessions:
         agent_tools: AgentTools,
         view: confinement.View | None,
         resume: str | None,
-        before: Spent,
+        limits: UsageLimits,
     ) -> Brief:
         prompt, system = work_item.wanted, ""
         if view is not None:
-            prompt, programs = self._prompt(work_item, before), confinement.find_local_tools().programs
+            prompt, programs = self._prompt(work_item, limits), confinement.find_local_tools().programs
             system = prompting.system(self.config, worker=self.name, target=self.target, programs=programs)
         return Brief(
             role="worker",
@@ -318,33 +327,14 @@ class Sessions:
         directory = str(work_item.problem.directory)
         inside = f"{confinement.TASK}/{problem_path(work_item.problem.key)}"
         return AgentTools(
-            tools=work_item.tools if self.kind == "tuner" else self._tools_of_agent(work_item),
+            tools=work_item.tools,
             target=self.target,
             axes=prompting.axes_in_words(work_item.problem),
             hide=lambda text: text.replace(directory, inside),
             meter=meter,
+            take_solution=lambda: sync_solution(self._writable_solution, work_item.solution),
+            after_outcome=lambda: self._show_others(work_item),
         )
-
-    def _tools_of_agent(self, work_item: WorkItem) -> Tools:
-        """Return the tools for an agent in a sandbox, which copy its files into the worktree before each use."""
-        tools = work_item.tools
-        run_check = tools.check
-
-        def commit(message: str) -> Submission:
-            sync_solution(self._writable_solution, work_item.solution)
-            return tools.commit(message)
-
-        def check(show: ShownCode, function: str) -> CheckReply | None:
-            assert run_check is not None  # noqa: S101 - the tool is offered only then
-            sync_solution(self._writable_solution, work_item.solution)
-            return run_check(show, function)
-
-        def outcome(submitted: Submission) -> Entry | None:
-            entry = tools.outcome(submitted)
-            self._show_others(work_item)
-            return entry
-
-        return replace(tools, commit=commit, outcome=outcome, check=check if run_check is not None else None)
 
     def _show_others(self, work_item: WorkItem) -> None:
         """Write the present champion and the best solutions of other workers to a directory that the agent can read."""

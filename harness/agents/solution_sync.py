@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import FormatError
+from harness.workspace.files import replace_files
 
 _MAX_BYTES = 16 << 20
 _MAX_FILES = 1000
@@ -42,22 +43,9 @@ def sync_solution(source: Path, destination: Path) -> None:
         _walk(handle, "", files)
     finally:
         os.close(handle)
-    destination.mkdir(parents=True, exist_ok=True)
-    for existing in sorted(destination.rglob("*"), reverse=True):
-        name = existing.relative_to(destination).as_posix()
-        if existing.is_dir() and not existing.is_symlink():
-            if not any(path.startswith(f"{name}/") for path in files):
-                shutil.rmtree(existing)
-        elif name not in files:
-            existing.unlink()
+    replace_files(destination, {name: file.data for name, file in files.items()})
     for name, file in files.items():
-        path = destination / name
-        if not path.is_file() or path.read_bytes() != file.data:
-            if path.is_dir():
-                shutil.rmtree(path)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(file.data)
-        path.chmod(0o755 if file.executable else 0o644)
+        (destination / name).chmod(0o755 if file.executable else 0o644)
 
 
 def replace_with_copy(source: Path, destination: Path) -> None:

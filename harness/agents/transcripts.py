@@ -16,13 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from harness.agents.model_access.prices import price_of, usd
 from harness.agents.model_access.usage import tokens_of
 from harness.errors import FormatError
 from harness.formats.bounded import RECORD_BYTES, load_json
 from harness.ledger.accounts import Account
+from harness.model.base_models import StrictModel
 from harness.model.config import Price
 from harness.workspace.directories import Workspace
 
@@ -46,10 +47,8 @@ class Item:
     """Cost of the model's answer, on its first item only."""
 
 
-class ToolRecord(BaseModel):
+class ToolRecord(StrictModel):
     """One use of a tool by a command agent."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     format: Literal[1] = 1
     at: str

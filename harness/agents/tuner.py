@@ -6,12 +6,13 @@ same space by any worker count as trials of the search, and no tree is tried twi
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import threading
 import uuid
 import warnings
-from collections.abc import Collection, Generator, Mapping
+from collections.abc import Collection, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -77,7 +78,7 @@ class Space:
         """Return tree id -> values of all combinations; {} for a space of more than 4,096 combinations."""
         if self.size > _ENUMERABLE:
             return {}
-        return {self.tree(params): params for params in map(self._combination, range(self.size))}
+        return {self.tree(params): params for params in self._combinations()}
 
     def draw(self, tried: Collection[str], generator: random.Random) -> Params | None:
         """Return a random combination that was not tried; None if none is found.
@@ -87,17 +88,15 @@ class Space:
             generator: source of the random numbers.
         """
         if self.size <= _ENUMERABLE:
-            numbers = generator.sample(range(self.size), self.size)
+            drawn = generator.sample(list(self._combinations()), self.size)
         else:
-            numbers = [generator.randrange(self.size) for _ in range(_MAX_DRAWS)]
-        return next((params for params in map(self._combination, numbers) if self.tree(params) not in tried), None)
+            axes = self.values.items()
+            drawn = [{name: generator.choice(values) for name, values in axes} for _ in range(_MAX_DRAWS)]
+        return next((params for params in drawn if self.tree(params) not in tried), None)
 
-    def _combination(self, number: int) -> Params:
-        params: Params = {}
-        for name, values in self.values.items():
-            number, index = divmod(number, len(values))
-            params[name] = values[index]
-        return params
+    def _combinations(self) -> Iterator[Params]:
+        for chosen in itertools.product(*self.values.values()):
+            yield dict(zip(self.values, chosen, strict=True))
 
 
 def read_space(directory: Path) -> Space:

@@ -46,7 +46,7 @@ def check_program(config: Config, kind: AgentKind, root: Path | None) -> str | N
     """
     if kind == "tuner":
         return None
-    words = [_claude_cli()] if kind == "claude" else _words(check_template(config.agent.command))
+    words = [claude_cli()] if kind == "claude" else _words(check_template(config.agent.command))
     if not words or words[0].startswith(f"{TASK}/"):
         return None
     files = [word for word in words[1:] if word.startswith("/") and Path(word).exists()]
@@ -56,7 +56,7 @@ def check_program(config: Config, kind: AgentKind, root: Path | None) -> str | N
     return words[0]
 
 
-def _claude_cli() -> str:
+def claude_cli() -> str:
     """Return the CLI in HARNESS_CLAUDE_CLI, or the SDK's; the SDK is not imported, because that takes seconds."""
     spec = find_spec("claude_agent_sdk")
     bundled = Path(spec.origin).parent / "_bundled" / "claude" if spec is not None and spec.origin else "claude"

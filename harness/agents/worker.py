@@ -209,7 +209,7 @@ class _Worker:
         problem = load_problem(worktree / problem_path(row.problem), key=row.problem, data_root=data_root)
         self.tried.begin(row.problem, problem.directory)
         self._present_problem = row.problem
-        if not self.sessions.record.unfinished(row.problem) and not self.tried.place_champion(directory):
+        if not self.sessions.unfinished(row.problem) and not self.tried.place_champion(directory):
             nearest = copy_from_another_gpu(problem.directory, self.target)
             if nearest:
                 logger.info("%s begins on %s with the solution of %s", self.name, row.problem, nearest)
@@ -290,9 +290,7 @@ class _Worker:
 
         def facts() -> KernelFacts:
             self.await_baselines(judged)
-            champion = self.tried.champion()
-            place = (champion.problem, champion.seq) if champion else None
-            return read_facts(self.workspace, self.tried.index, judged, self.target, place)
+            return read_facts(self.workspace, self.tried.index, judged, self.target, self.tried.champion())
 
         def outcome(submitted: Submission) -> Entry | None:
             self.write_status("waiting", problem)

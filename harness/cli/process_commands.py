@@ -197,10 +197,10 @@ def model_adviser(workspace: Workspace, config: Config, stop: threading.Event) -
     """
     from harness.agents.adviser import PlanningModel
     from harness.agents.kinds import check_claude
-    from harness.planner.advice import SCHEMA, accepted, read_proposal
+    from harness.planner.advice import Proposal, accepted, read_proposal
 
     check_claude(config)
-    model = PlanningModel(workspace, config, SCHEMA, stop)
+    model = PlanningModel(workspace, config, Proposal.model_json_schema(), stop)
 
     def advise(inputs: PolicyInputs, decision: Decision) -> Advice | None:
         valid: list[Advice] = []

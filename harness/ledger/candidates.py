@@ -17,6 +17,7 @@ from harness.model.entry import Entry
 from harness.model.paths import parse_agent_branch, run_branches, solution_path
 from harness.model.verdict import Verdict
 from harness.workspace.directories import Workspace
+from harness.workspace.files import replace_files
 
 _LARGEST_SOURCE = 1 << 20
 """Size in bytes above which a file is not shown to agents."""
@@ -173,14 +174,7 @@ class ProblemCandidates:
                 where=self._problem,
                 remedy="run `harness audit` for other missing objects",
             )
-        directory.mkdir(parents=True, exist_ok=True)
-        files = {directory / name: data for name, data in self._solution_files(champion.commit).items()}
-        for obsolete in [path for path in directory.rglob("*") if path.is_file() and path not in files]:
-            obsolete.unlink()
-        for file, data in files.items():
-            if not file.is_file() or file.read_bytes() != data:
-                file.parent.mkdir(parents=True, exist_ok=True)
-                file.write_bytes(data)
+        replace_files(directory, self._solution_files(champion.commit))
         return True
 
     def _solution_files(self, commit: str) -> dict[str, bytes]:

@@ -21,10 +21,8 @@ class ProposedRow(StrictModel):
 
     worker: str
     problem: str
-    wanted: str = Field(default="", max_length=_LONGEST)
-    """One line for the worker: the next thing to try, or the limit of the present kernel."""
-    reason: str = Field(min_length=1, max_length=_LONGEST)
-    """One line for people: the reason for this worker on this problem."""
+    wanted: str = Field(default="", max_length=_LONGEST, description="one line for the worker: what to try")
+    reason: str = Field(min_length=1, max_length=_LONGEST, description="one line for people: why")
 
 
 class Proposal(StrictModel):
@@ -46,27 +44,6 @@ class Advice:
 
 Adviser = Callable[[PolicyInputs, Decision], Advice | None]
 """(inputs, decision of the policy) -> a model's advice; None if the model has none, or does not answer in time."""
-
-SCHEMA = {
-    "type": "object",
-    "properties": {
-        "assignments": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "properties": {
-                    "worker": {"type": "string"},
-                    "problem": {"type": "string"},
-                    "wanted": {"type": "string", "description": "one line for the worker: what to try"},
-                    "reason": {"type": "string", "description": "one line for people: why"},
-                },
-                "required": ["worker", "problem", "reason"],
-            },
-        }
-    },
-    "required": ["assignments"],
-}
-"""JSON schema of a proposal, for the tool that a model calls."""
 
 
 def read_proposal(arguments: object) -> Proposal:

@@ -82,18 +82,16 @@ class _Table:
             problem for problem in open_problems if self._facts[problem].elsewhere >= self._policy.return_after
         }
         rows = {row.worker: row for row in inputs.assignments if row.state == "active"}
-        self._rows = {
-            worker.worker: rows[worker.worker]
-            for worker in inputs.workers
-            if worker.worker in rows
-            and worker.worker not in self.pinned
-            and self._is_available(worker, rows[worker.worker].problem)
-        }
-        self._finished_here = {
-            worker.worker: self._rows.pop(worker.worker)
-            for worker in inputs.workers
-            if leave_finished and worker.worker in self._rows and self._rows[worker.worker].problem in worker.finished
-        }
+        self._rows: dict[str, Assignment] = {}
+        self._finished_here: dict[str, Assignment] = {}
+        for worker in inputs.workers:
+            row = rows.get(worker.worker)
+            if row is None or worker.worker in self.pinned or not self._is_available(worker, row.problem):
+                continue
+            if leave_finished and row.problem in worker.finished:
+                self._finished_here[worker.worker] = row
+            else:
+                self._rows[worker.worker] = row
         self._crowd = Counter([*self.pinned.values(), *(row.problem for row in self._rows.values())])
         self._free = [number for number, problem in enumerate(self._order) if not self._crowd[problem]]
 

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -117,52 +117,47 @@ class _Advised:
     evaluations: int
 
 
+@dataclass
 class _Planner:
-    def __init__(
-        self,
-        workspace: Workspace,
-        config: Config,
-        repo: Repo,
-        ledger: Ledger,
-        index: Index,
-        workers: tuple[str, ...],
-        target: str,
-        adviser: Adviser | None,
-    ) -> None:
-        self._adviser = adviser
-        self._advised_on: _Advised | None = None
-        self._workspace, self._config, self._repo = workspace, config, repo
-        self._ledger, self._index = ledger, index
-        self._workers, self._target = workers, target
-        self._branch = config.coordination_branch
-        self._where = f"{COORDINATION_NAME} on {self._branch}"
-        self._table: tuple[Assignment, ...] = ()
-        self._since: dict[str, tuple[str, int]] = {}
-        """Worker -> its problem, and the number of its evaluations there when it was assigned."""
-        self._messages: tuple[str, ...] = ()
-        self._earlier_messages: tuple[str, ...] = ()
-        """Messages of the round before, so that a message is logged once while its cause persists."""
-        self._written_status: PlannerStatus | None = None
-        self._confirmed: dict[str, str] = {}
-        """Problem -> its champion's speed-up as text."""
-        self._table_standings = StandingsCache(index, target, config.run)
-        self._written_at = -STANDINGS_EVERY_S
-        self.waits_to_write = False
-        """True if a changed table has not been written yet."""
-        self._edited_since: float | None = None
-        """Time at which the planner first detected that a person edits COORDINATION.md; None while there is no edit."""
-        self._recorded: set[str] = {str(record["id"]) for record in self._lessons() if "id" in record}
-        self._accounted = {account.id for account in recorded_accounts(workspace, repo, config.coordination_branch)}
-        self._reasons: dict[str, str] = self._last_reasons()
+    workspace: Workspace
+    config: Config
+    repo: Repo
+    ledger: Ledger
+    index: Index
+    workers: tuple[str, ...]
+    target: str
+    adviser: Adviser | None
+    waits_to_write: bool = False
+    """True if a changed table has not been written yet."""
+    _advised_on: _Advised | None = None
+    _table: tuple[Assignment, ...] = ()
+    _since: dict[str, tuple[str, int]] = field(default_factory=dict)
+    """Worker -> its problem, and the number of its evaluations there when it was assigned."""
+    _messages: tuple[str, ...] = ()
+    _earlier_messages: tuple[str, ...] = ()
+    """Messages of the round before, so that a message is logged once while its cause persists."""
+    _written_status: PlannerStatus | None = None
+    _confirmed: dict[str, str] = field(default_factory=dict)
+    """Problem -> its champion's speed-up as text."""
+    _written_at: float = -STANDINGS_EVERY_S
+    _edited_since: float | None = None
+    """Time at which the planner first detected that a person edits COORDINATION.md; None while there is no edit."""
+
+    def __post_init__(self) -> None:
+        self._branch = self.config.coordination_branch
+        self._table_standings = StandingsCache(self.index, self.target, self.config.run)
+        self._recorded = {str(record["id"]) for record in self._lessons() if "id" in record}
+        self._accounted = {account.id for account in recorded_accounts(self.workspace, self.repo, self._branch)}
+        self._reasons = self._last_reasons()
         """Problem -> the model's reason, for COORDINATION.md."""
 
     def _lessons(self) -> list[dict[str, object]]:
         records: list[dict[str, object]] = []
-        tip = self._repo.tip(self._branch)
-        waiting = {record.file for record in read_all(self._workspace.spool)}  # a file may have no commit yet
+        tip = self.repo.tip(self._branch)
+        waiting = {record.file for record in read_all(self.workspace.spool)}  # a file may have no commit yet
         lessons = {file for file in waiting if is_lessons_file(file)}
-        for file in sorted({*self._repo.files(tip, LESSONS), *lessons}):
-            records += read_records(self._workspace, self._repo, file, branch=self._branch)
+        for file in sorted({*self.repo.files(tip, LESSONS), *lessons}):
+            records += read_records(self.workspace, self.repo, file, branch=self._branch)
         return records
 
     def look(self) -> None:
@@ -186,14 +181,14 @@ class _Planner:
     def _write_status(self) -> None:
         status = PlannerStatus(assignments=self._table, confirmed=self._confirmed, messages=self._messages)
         if status != self._written_status:
-            write_status(self._workspace, status)
+            write_status(self.workspace, status)
             self._written_status = status
 
     def _round(self) -> None:
-        self._index.refresh(self._repo)
+        self.index.refresh(self.repo)
         self._take_notes()
         self._take_accounts()
-        present = self._table = self._present()
+        present = self._table = read_assignments(self.repo, self._branch)
         table = self._standings()
         inputs = self._inputs(present, table)
         decision, by = decide(inputs), NAME
@@ -205,16 +200,16 @@ class _Planner:
                 self._record(inputs, decision, by)
                 failpoint("planner.decision_recorded")
             self._write(present, decision.assignments, table)
-        self._ledger.flush()
+        self.ledger.flush()
 
     def _may_write(self, *, moved: bool) -> bool:
         """Return true if COORDINATION.md is due and no person edits it. An unwritten table is decided again later."""
         monotonic_s = time.monotonic()
-        table_every_s = min(_TABLE_EVERY_S * len(self._workers), _LONGEST_REST_S)
+        table_every_s = min(_TABLE_EVERY_S * len(self.workers), _LONGEST_REST_S)
         self.waits_to_write = moved
         if monotonic_s - self._written_at < (table_every_s if moved else STANDINGS_EVERY_S):
             return False
-        sign = sign_of_editing(self._workspace, self._repo, self._branch)
+        sign = sign_of_editing(self.workspace, self.repo, self._branch)
         if sign is None:
             self._edited_since, self.waits_to_write = None, False
             return True
@@ -222,12 +217,9 @@ class _Planner:
         self._complain(f"{COORDINATION_NAME} is not rewritten while a person edits it: {sign}")
         return moved and monotonic_s - self._edited_since >= EDIT_PATIENCE_S
 
-    def _present(self) -> tuple[Assignment, ...]:
-        return read_assignments(self._repo, self._branch)
-
     def _standings(self) -> tuple[Standing, ...]:
-        tip = self._repo.tip(self._branch)
-        names = problem_names(self._repo.files(tip, PROBLEMS), self._config.problems)
+        tip = self.repo.tip(self._branch)
+        names = problem_names(self.repo.files(tip, PROBLEMS), self.config.problems)
         table = self._table_standings.standings(names)
         self._confirmed = {standing.problem: speedup(standing.champion) for standing in table if standing.champion}
         return table
@@ -236,16 +228,16 @@ class _Planner:
         evaluations = {standing.problem: standing.workers for standing in table}
         rows = {row.worker: row.problem for row in present if row.state != "paused"}
         facts = []
-        for name in self._workers:
+        for name in self.workers:
             problem = rows.get(name)
             done = evaluations.get(problem or "", {}).get(name, 0)
             came = self._since.get(name)
             if problem is not None and (came is None or came[0] != problem):
                 came = self._since[name] = (problem, done)
             stint = done - came[1] if problem is not None and came else 0
-            status = read_worker_status(self._workspace, name)
+            status = read_worker_status(self.workspace, name)
             facts.append(WorkerFacts(worker=name, stint=stint, finished=status.finished if status else {}))
-        recent, policy = self._recent(), self._config.policy
+        recent, policy = self._recent(), self.config.policy
         problems = tuple(problem_facts(standing, recent, policy) for standing in table)
         return PolicyInputs(problems=problems, workers=tuple(facts), assignments=present, policy=policy)
 
@@ -255,17 +247,17 @@ class _Planner:
         There are as many as the age of a stale problem can depend on.
         """
         sql = "SELECT at FROM entries WHERE kind = 'evaluation' AND run = ? AND target = ? ORDER BY at DESC LIMIT ?"
-        limit = self._config.policy.return_after + 1
-        return sorted(at for (at,) in self._index.query(sql, (self._config.run, self._target, limit)))
+        limit = self.config.policy.return_after + 1
+        return sorted(at for (at,) in self.index.query(sql, (self.config.run, self.target, limit)))
 
     def _advised(self, inputs: PolicyInputs, decision: Decision) -> tuple[Decision, str]:
         """Return the model's decision if it gives an acceptable one, else the policy's; and the name of its author."""
-        if self._adviser is None:
+        if self.adviser is None:
             return decision, NAME
         question = (_rows(decision.assignments), tuple(sorted(str(facts) for facts in inputs.workers)))
         present = _rows(inputs.assignments)
         evaluations = sum(facts.evaluations for facts in inputs.problems)
-        slice_of_all = self._config.policy.slice_evaluations * max(len(self._workers), 1)
+        slice_of_all = self.config.policy.slice_evaluations * max(len(self.workers), 1)
         last = self._advised_on
         if (
             last
@@ -273,7 +265,7 @@ class _Planner:
             and evaluations - last.evaluations < slice_of_all
         ):
             return Decision(assignments=inputs.assignments, reasons={}), NAME  # the model has just proposed this table
-        advice = self._adviser(inputs, decision)
+        advice = self.adviser(inputs, decision)
         if advice is None:
             return decision, NAME
         self._advised_on = _Advised(question, _rows(advice.decision.assignments), evaluations)
@@ -283,47 +275,47 @@ class _Planner:
     def _last_reasons(self) -> dict[str, str]:
         """Return a model's recorded reasons by problem, from before this planner was started."""
         reasons: dict[str, str] = {}
-        for record in read_records(self._workspace, self._repo, DECISIONS, branch=self._branch):
+        for record in read_records(self.workspace, self.repo, DECISIONS, branch=self._branch):
             notes = record.get("notes")
             reasons |= {str(name): str(text) for name, text in notes.items()} if isinstance(notes, dict) else {}
         return reasons
 
     def _record(self, inputs: PolicyInputs, decision: Decision, by: str) -> None:
         record: dict[str, object] = {
-            "run": self._config.run,
-            "target": self._target,
+            "run": self.config.run,
+            "target": self.target,
             "policy": by,
             "inputs": inputs.model_dump(mode="json"),
             "decision": decision.model_dump(mode="json"),
         }
         if self._reasons:
             record["notes"] = dict(self._reasons)
-        self._ledger.append_record(DECISIONS, record)
+        self.ledger.append_record(DECISIONS, record)
         for row in decision.assignments:
             logger.info("%s works on %s: %s", row.worker, row.problem, decision.reasons.get(row.worker, ""))
 
     def _take_notes(self) -> None:
-        for note in waiting_notes(self._workspace):
+        for note in waiting_notes(self.workspace):
             if note.id not in self._recorded:
                 record = {**note.model_dump(), "left": note.at}
                 record.pop("at")
                 record = {name: value for name, value in record.items() if value is not None}
-                self._ledger.append_record(lessons_file(note.problem), record)
+                self.ledger.append_record(lessons_file(note.problem), record)
                 self._recorded.add(note.id)
                 failpoint("planner.note_recorded")
-            drop_note(self._workspace, note)
+            drop_note(self.workspace, note)
             failpoint("planner.note_dropped")
 
     def _take_accounts(self) -> None:
         """Record closed accounts, each once."""
-        for account in unrecorded_accounts(self._workspace):
+        for account in unrecorded_accounts(self.workspace):
             if account.ended is None:
                 continue
             if account.id not in self._accounted:
-                self._ledger.append_record(ACCOUNTS, account.record())
+                self.ledger.append_record(ACCOUNTS, account.record())
                 self._accounted.add(account.id)
                 failpoint("planner.account_recorded")
-            set_aside(self._workspace, account)
+            set_aside(self.workspace, account)
 
     def _notes(self) -> dict[str, str]:
         """Return problem -> the model's reason and the problem's last lessons."""
@@ -346,19 +338,20 @@ class _Planner:
             TableChangedError: the table on the branch is not `present`.
         """
         written_at = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+        where = f"{COORDINATION_NAME} on {self._branch}"
         body, notes = markdown(table), self._notes()
 
         def build(read: Callable[[str], bytes | None]) -> Change:
             text = (read(COORDINATION_NAME) or b"").decode()
-            if parse(text, where=self._where) != present:
-                raise TableChangedError("a person has changed the table", where=self._where)
+            if parse(text, where=where) != present:
+                raise TableChangedError("a person has changed the table", where=where)
             fresh = render(text, assignments=assignments, standings_markdown=body, notes=notes, updated_at=written_at)
             if _without_time(fresh) == _without_time(text):
                 return Change()
             failpoint("planner.before_write")
             return Change(writes={COORDINATION_NAME: fresh.encode()})
 
-        self._repo.commit_built(self._branch, build, "Plan")
+        self.repo.commit_built(self._branch, build, "Plan")
         self._written_at = time.monotonic()
         self._table = assignments
         failpoint("planner.after_write")
@@ -366,16 +359,16 @@ class _Planner:
     def finish(self) -> None:
         """Write the present standings, and commit every record."""
         try:
-            self._index.refresh(self._repo)
+            self.index.refresh(self.repo)
             self._take_notes()
             self._take_accounts()
-            present = self._present()
-            if sign_of_editing(self._workspace, self._repo, self._branch) is None:
+            present = read_assignments(self.repo, self._branch)
+            if sign_of_editing(self.workspace, self.repo, self._branch) is None:
                 self._write(present, present, self._standings())
         except HarnessError as error:
             self._complain(str(error))
         try:
-            self._ledger.flush(force=True)
+            self.ledger.flush(force=True)
         except HarnessError as error:
             self._complain(str(error))
         self._write_status()

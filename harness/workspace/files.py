@@ -8,7 +8,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -56,6 +56,30 @@ def atomic_write(path: Path, data: bytes | str) -> None:
         sync_directory(path.parent)
     except OSError as error:
         raise unwritable(path, error) from error
+
+
+def replace_files(directory: Path, files: Mapping[str, bytes]) -> None:
+    """Make the files below a directory equal to `files`; equal files are not written, and no empty directory remains.
+
+    Args:
+        directory: created if missing.
+        files: path in the directory -> content.
+
+    Raises:
+        ConfigurationError: a file cannot be written.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    for path in sorted(directory.rglob("*"), reverse=True):  # the content of a directory before itself
+        name = path.relative_to(directory).as_posix()
+        if path.is_dir() and not path.is_symlink():
+            if not any(file.startswith(f"{name}/") for file in files):
+                path.rmdir()
+        elif name not in files or path.is_symlink():
+            path.unlink()
+    for name, data in files.items():
+        path = directory / name
+        if not path.is_file() or path.read_bytes() != data:
+            atomic_write(path, data)
 
 
 def read_record(file: Path, model: type[Model]) -> Model | None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import cast
 
 from harness.agents.agent_tools import AgentTools
-from harness.agents.governor import Governor, SpendTracker, reached_limit
+from harness.agents.governor import Governor, SpendTracker, UsageLimit, reached_limit
 from harness.agents.model_access.meter import Meter
 from harness.agents.session import Alive, Tools
 from harness.git.repo import Repo
@@ -89,24 +89,26 @@ def test_spending_counts_each_account_once_while_it_moves_into_the_ledger(site: 
 
 def test_limits_name_what_is_used_up() -> None:
     spent = replace(Spent(usd=5.0, turns=10, evaluations=3, seconds=120), input_tokens=100)
-    assert reached_limit(Budget(), spent, "x") is None
-    assert reached_limit(Budget(usd=5.0), spent, "for w01") == "5 USD for w01 are used up"
-    assert reached_limit(Budget(minutes=2), spent, "x") == "2 minutes x are used up"
-    assert reached_limit(Budget(tokens=100), spent, "x") == "100 tokens x are used up"
-    assert reached_limit(Budget(usd=6, turns=11, minutes=3, evaluations=4), spent, "x") is None
+
+    def reached(budget: Budget, scope: str) -> str | None:
+        return reached_limit((UsageLimit(budget, scope, lambda: spent),))
+
+    assert reached(Budget(), "x") is None
+    assert reached(Budget(usd=5.0), "for w01") == "5 USD for w01 are used up"
+    assert reached(Budget(minutes=2), "x") == "2 minutes x are used up"
+    assert reached(Budget(tokens=100), "x") == "100 tokens x are used up"
+    assert reached(Budget(usd=6, turns=11, minutes=3, evaluations=4), "x") is None
 
 
 def test_a_session_ends_at_the_second_reward_hack(site: Site) -> None:
     tools = cast("Tools", None)  # no tool is used here
     meter = Meter(site.workspace, Config(), "w01", "claude", "t/one")
     agent_tools = AgentTools(tools, target="cpu", axes={}, hide=str, meter=meter)
-    with Repo(site.workspace) as repo:
-        spend_tracker = SpendTracker(site.workspace, repo, Config())
-        governor = Governor(Config(), meter, spend_tracker, agent_tools)
-        agent_tools.reward_hacks = 1
-        assert governor.misbehaviour(Alive()) is None
-        agent_tools.reward_hacks = 2
-        assert governor.misbehaviour(Alive()) == "2 verdicts of REWARD_HACK"
+    governor = Governor((), Config().agent.per_session, meter, agent_tools)
+    agent_tools.reward_hacks = 1
+    assert governor.misbehaviour(Alive()) is None
+    agent_tools.reward_hacks = 2
+    assert governor.misbehaviour(Alive()) == "2 verdicts of REWARD_HACK"
 
 
 def test_costs_are_shown_by_worker_and_problem(site: Site) -> None:

@@ -17,12 +17,12 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from harness.agents.governor import SpendTracker
+from harness.agents.governor import SpendTracker, session_limits
 from harness.agents.model_access.endpoint import Upstream
 from harness.agents.model_access.gateway import Gateway
 from harness.agents.model_access.meter import Meter
 from harness.agents.model_access.prices import DEFAULT_OUTPUT_TOKENS, TOKENS_PER_BYTE, RequestBounds
-from harness.agents.model_access.request_budget import RequestBudget, worker_limits
+from harness.agents.model_access.request_budget import RequestBudget
 from harness.errors import FormatError
 from harness.git.repo import Repo
 from harness.ledger.accounts import Account, Spent, present_time, set_aside, total, unrecorded_accounts, write_account
@@ -77,7 +77,7 @@ def at_work(site: Site, model: ScriptedModel, name: str, config: Config) -> Iter
     upstream = Upstream.of_environment({"ANTHROPIC_BASE_URL": model.url, "ANTHROPIC_API_KEY": agents_site.KEY})
     with Repo(workspace) as repo, Gateway(workspace, upstream, GatewayConfig()) as gateway:
         spend_tracker, meter = SpendTracker(workspace, repo, config), Meter(workspace, config, name, "claude", "t/one")
-        budget = RequestBudget(meter, spend_tracker, worker_limits(config, meter, spend_tracker, Spent()))
+        budget = RequestBudget(meter, spend_tracker, session_limits(config, meter, spend_tracker, Spent()))
         directory = workspace.state / "agents" / name
         with closing(meter), closing(budget), gateway.serve(directory, budget, lambda: None):
             yield Worker(gateway, directory, budget)

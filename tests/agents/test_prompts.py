@@ -11,6 +11,7 @@ import pytest
 
 from harness.agents import prompting
 from harness.agents.answers import attempts_text
+from harness.agents.governor import UsageLimit
 from harness.agents.kernel_facts import KernelFacts
 from harness.agents.prompting import remaining
 from harness.formats.problems import load_problem
@@ -101,7 +102,7 @@ def _complete(
     attempts: str,
     programs: tuple[str, ...],
 ) -> str:
-    left = remaining([(BUDGET, Spent(usd=0.8, evaluations=2))])
+    left = remaining((UsageLimit(BUDGET, "for w01", lambda: Spent(usd=0.8, evaluations=2)),))
     first = prompting.assignment(problem, wanted, target=target, facts=facts, attempts=attempts, remaining=left)
     system = prompting.system(Config(), worker=worker, target=target, programs=programs)
     return f"<!-- system prompt -->\n{system}\n\n<!-- first message -->\n{first}\n"
@@ -136,9 +137,10 @@ def test_the_prompt_of_an_unmeasured_problem_reports_what_is_missing() -> None:
 
 def test_the_least_of_all_limits_is_left() -> None:
     run, session = Budget(usd=100.0, minutes=90.0), Budget(usd=5.0, evaluations=3)
-    left = remaining([(session, Spent(usd=1.0, evaluations=5)), (run, Spent(usd=98.5, seconds=600))])
-    assert left == "1.50 USD, 0 submissions, 80 minutes"
-    assert "no limit is set" in remaining([(Budget(), Spent())])
+    of_session = UsageLimit(session, "for a session", lambda: Spent(usd=1.0, evaluations=5))
+    of_run = UsageLimit(run, "for the run main", lambda: Spent(usd=98.5, seconds=600))
+    assert remaining((of_session, of_run)) == "1.50 USD, 0 submissions, 80 minutes"
+    assert "no limit is set" in remaining((UsageLimit(Budget(), "for a session", Spent),))
 
 
 if __name__ == "__main__":

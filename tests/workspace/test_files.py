@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from harness.errors import ConfigurationError
-from harness.workspace.files import atomic_write, file_lock
+from harness.workspace.files import atomic_write, file_lock, replace_files
 
 HOLDER = """
 import sys, time
@@ -60,6 +60,20 @@ def test_a_file_keeps_its_permissions(tmp_path: Path) -> None:
     file.chmod(0o640)
     atomic_write(file, "new")
     assert stat.S_IMODE(file.stat().st_mode) == 0o640
+
+
+def test_a_directory_gets_exactly_the_given_files(tmp_path: Path) -> None:
+    for name in ("kept", "changed", "file/becomes/directory", "obsolete/file"):
+        atomic_write(tmp_path / name, "old")
+    (tmp_path / "link").symlink_to(tmp_path / "kept")
+    inode = (tmp_path / "kept").stat().st_ino
+    replace_files(tmp_path, {"kept": b"old", "changed": b"new", "file": b"new", "obsolete/other": b"", "link": b"new"})
+    content = {str(path.relative_to(tmp_path)): path.read_text() for path in tmp_path.rglob("*") if path.is_file()}
+    assert content == {"kept": "old", "changed": "new", "file": "new", "obsolete/other": "", "link": "new"}
+    assert (tmp_path / "kept").stat().st_ino == inode, "an equal file is not written"
+    assert not (tmp_path / "link").is_symlink()
+    replace_files(tmp_path, {"changed/file": b"new"})
+    assert [path.name for path in sorted(tmp_path.rglob("*"))] == ["changed", "file"]
 
 
 def test_a_kill_while_writing_leaves_the_old_content(tmp_path: Path) -> None:

@@ -6,28 +6,26 @@ or a refusal writes the file, so that no process has to notify another one.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from typing import Any
 
-from harness.errors import FormatError
-from harness.formats.bounded import load_json_file
+from pydantic import Field
+
+from harness.model.base_models import StrictModel
 from harness.model.config import GatewayConfig
 from harness.workspace.directories import Workspace
-from harness.workspace.files import atomic_write, file_lock
+from harness.workspace.files import atomic_write, file_lock, read_record
 
 _LOCK_S = 10.0
 
 
-@dataclass(frozen=True)
-class ApiBackoff:
+class ApiBackoff(StrictModel):
     """The state of the model API for all workers of a workspace."""
 
     hold_until: float = 0.0
     """Seconds since the epoch; no request is sent before."""
-    reason: str = ""
+    reason: str = Field(default="", alias="why")
     failures: int = 0
     """Consecutive failed requests, over all workers."""
     stopped: str | None = None
@@ -40,10 +38,7 @@ class ApiBackoff:
 
 def read_backoff(workspace: Workspace) -> ApiBackoff:
     """Return the stored state; the default state, which allows requests, if the file is missing or malformed."""
-    with suppress(OSError, FormatError, TypeError, AttributeError):
-        record = load_json_file(workspace.state / "fleet.json")
-        return ApiBackoff(reason=record.pop("why", ""), **record)
-    return ApiBackoff()
+    return read_record(workspace.state / "fleet.json", ApiBackoff) or ApiBackoff()
 
 
 def back_off(workspace: Workspace, config: GatewayConfig, *, after_s: float | None, reason: str) -> ApiBackoff:
@@ -57,10 +52,10 @@ def back_off(workspace: Workspace, config: GatewayConfig, *, after_s: float | No
         reason: shown to people and to agents.
     """
 
-    def extended(state: ApiBackoff) -> ApiBackoff:
+    def extended(state: ApiBackoff) -> dict[str, Any]:
         doubled_s = min(config.longest_s, config.first_s * 2.0 ** min(state.failures, 30))
         until = time.time() + (doubled_s if after_s is None or after_s < config.first_s else after_s)
-        return replace(state, hold_until=max(state.hold_until, until), reason=reason, failures=state.failures + 1)
+        return {"hold_until": max(state.hold_until, until), "reason": reason, "failures": state.failures + 1}
 
     return _change(workspace, extended)
 
@@ -72,7 +67,7 @@ def stop_requests(workspace: Workspace, reason: str) -> None:
         workspace: the workspace whose workers stop.
         reason: the refusal, as shown to people.
     """
-    _change(workspace, lambda state: replace(state, stopped=reason))
+    _change(workspace, lambda _: {"stopped": reason})
 
 
 def reset_failures(workspace: Workspace, state: ApiBackoff) -> None:
@@ -83,19 +78,19 @@ def reset_failures(workspace: Workspace, state: ApiBackoff) -> None:
         state: as read before the request. Without failures in it, the file is not written.
     """
     if state.failures:
-        _change(workspace, lambda present: replace(present, failures=0, reason=""))
+        _change(workspace, lambda _: {"failures": 0, "reason": ""})
 
 
 def allow_requests(workspace: Workspace) -> None:
     """Clear the refusal of a credential, since the environment may hold another one; a wait stays in force."""
     if read_backoff(workspace).stopped:
-        _change(workspace, lambda state: replace(state, stopped=None))
+        _change(workspace, lambda _: {"stopped": None})
 
 
-def _change(workspace: Workspace, changed: Callable[[ApiBackoff], ApiBackoff]) -> ApiBackoff:
-    """Replace the stored state by `changed` of it, and return the new state."""
+def _change(workspace: Workspace, changes: Callable[[ApiBackoff], dict[str, Any]]) -> ApiBackoff:
+    """Change the fields of the stored state that `changes` returns for it, and return the new state."""
     with file_lock(workspace.state / "locks" / "fleet", wait_s=_LOCK_S, owner="a gateway"):
-        state = changed(read_backoff(workspace))
-        record = asdict(state)
-        atomic_write(workspace.state / "fleet.json", json.dumps({"why": record.pop("reason"), **record}))
+        present = read_backoff(workspace)
+        state = present.model_copy(update=changes(present))
+        atomic_write(workspace.state / "fleet.json", state.model_dump_json(by_alias=True))
     return state

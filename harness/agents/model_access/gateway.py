@@ -30,7 +30,6 @@ from harness.agents.model_access.endpoint import REFUSED, Upstream
 from harness.agents.model_access.request_budget import Refused, RequestBudget, Reserved
 from harness.agents.model_access.usage import AnswerUsage
 from harness.errors import FormatError
-from harness.ledger.accounts import Spent
 from harness.model.config import GatewayConfig
 from harness.workspace.directories import Workspace
 
@@ -69,9 +68,9 @@ class Gateway:
 
     def __init__(self, workspace: Workspace, upstream: Upstream, config: GatewayConfig) -> None:
         self.workspace, self.upstream, self.config = workspace, upstream, config
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="gateway", daemon=True)
-        self._started: Future[None] = Future()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="gateway", daemon=True)
+        self._started: Future[asyncio.AbstractEventLoop] = Future()
+        self._stop = asyncio.Event()
         self.client: aiohttp.ClientSession
         """Open from the start of the thread on."""
         self.accounting: set[asyncio.Future[Any]] = set()
@@ -79,11 +78,11 @@ class Gateway:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        self._started.result(_START_TIMEOUT_S)
+        self._loop = self._started.result(_START_TIMEOUT_S)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(_START_TIMEOUT_S)
 
     @contextmanager
@@ -113,30 +112,14 @@ class Gateway:
         """Run a coroutine in the gateway's loop and return its result."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(_START_TIMEOUT_S)
 
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        try:
-            self._loop.run_until_complete(self._open())
-            self._started.set_result(None)
-        except Exception as error:  # noqa: BLE001 - handed to the thread that waits for the start
-            self._started.set_exception(error)
-            return
-        self._loop.run_forever()
-        self._loop.run_until_complete(self._close())
-        self._loop.close()
-
-    async def _open(self) -> None:
+    async def _run(self) -> None:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=self.config.idle_s)
         connector = aiohttp.TCPConnector(limit=0)
-        self.client = aiohttp.ClientSession(timeout=timeout, connector=connector, auto_decompress=False, trust_env=True)
-
-    async def _close(self) -> None:
-        await self.client.close()
-        remaining = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-        for task in remaining:
-            task.cancel()
-        await asyncio.gather(*remaining, return_exceptions=True)
-        await self._loop.shutdown_default_executor()
+        async with aiohttp.ClientSession(
+            timeout=timeout, connector=connector, auto_decompress=False, trust_env=True
+        ) as self.client:
+            self._started.set_result(asyncio.get_running_loop())
+            await self._stop.wait()
 
     async def _serve(self, socket: str, budget: RequestBudget, refusal: Callable[[], str | None]) -> web.AppRunner:
         async def handle(request: web.Request) -> web.StreamResponse:
@@ -162,9 +145,8 @@ class _ForwardedRequest:
     request: web.Request
     budget: RequestBudget
     refusal: Callable[[], str | None]
-    answer_spent: Spent | None = None
-    """Tokens and cost of the answer, set after they are entered in the account."""
-    _accounting: asyncio.Future[None] | None = None
+    _usage: AnswerUsage | None = None
+    """Tokens of an answer that are not in the account yet."""
     _backoff_wait_s: float = 0.0
     """Seconds for which the request has waited for a rate limit or an outage."""
     _budget_wait_s: float = 0.0
@@ -243,27 +225,18 @@ class _ForwardedRequest:
         return None
 
     async def _settle(self, reserved: Reserved) -> None:
-        """Release a reservation after the cost of the answer has been added to the account."""
-        accounting = self._accounting
+        """Add the cost of the answer to the account and release the reservation, also if the client disconnects."""
+        accounting = asyncio.ensure_future(asyncio.to_thread(self._account, reserved))
+        self.gateway.accounting.add(accounting)
+        accounting.add_done_callback(self.gateway.accounting.discard)
+        await asyncio.shield(accounting)
 
-        async def settle() -> None:
-            if accounting is not None:
-                await asyncio.wait([accounting])
-            await asyncio.to_thread(self.budget.settle, reserved, self.answer_spent)
-
-        await self._finish(settle())
-
-    async def _finish(self, accounting: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine to its end, also if the client disconnects."""
-        self._accounting = asyncio.ensure_future(accounting)
-        self.gateway.accounting.add(self._accounting)
-        self._accounting.add_done_callback(self.gateway.accounting.discard)
-        await asyncio.shield(self._accounting)
-
-    async def _add_answer(self, usage: AnswerUsage) -> None:
-        spent = usage.spent()
-        await asyncio.to_thread(self.budget.meter.add_answer, usage.model, spent)
-        self.answer_spent = spent
+    def _account(self, reserved: Reserved) -> None:
+        usage, self._usage, spent = self._usage, None, None
+        if usage is not None and usage.begun:
+            spent = usage.spent()
+            self.budget.meter.add_answer(usage.model, spent)
+        self.budget.settle(reserved, spent)
 
     async def _send(self, body: bytes, state: api_backoff.ApiBackoff) -> web.StreamResponse | None:
         """Send the request once; return None after a backoff, when it must be sent again."""
@@ -299,7 +272,7 @@ class _ForwardedRequest:
     async def _stream(self, answer: aiohttp.ClientResponse) -> web.StreamResponse:
         headers = {name: answer.headers[name] for name in _KEPT_OF_ANSWERS if name in answer.headers}
         response = web.StreamResponse(status=answer.status, headers=headers)
-        usage = AnswerUsage(streamed="event-stream" in answer.headers.get("content-type", ""))
+        usage = self._usage = AnswerUsage(streamed="event-stream" in answer.headers.get("content-type", ""))
         await response.prepare(self.request)
         try:
             async for chunk in answer.content.iter_any():
@@ -313,8 +286,6 @@ class _ForwardedRequest:
                 self.request.transport.abort()  # the agent must see an incomplete stream too
         finally:
             usage.end()
-            if usage.begun:
-                await self._finish(self._add_answer(usage))
         return response
 
 

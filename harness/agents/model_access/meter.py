@@ -48,28 +48,24 @@ class Meter:
             model: name of the model, from the answer.
             usage: the tokens that the answer reports.
         """
-        self.add(replace(usage, usd=usd(usage, price_of(model, self.prices))), model=model)
+        cost = usd(usage, price_of(model, self.prices))
+        self.add(replace(usage, usd=cost), model=model or self.account.model)
 
-    def add(self, usage: Spent, *, model: str | None = None, session: str | None = None) -> None:
+    def add(self, usage: Spent, **changes: str) -> None:
         """Add usage and write the account to disk.
 
         Args:
             usage: amounts to add.
-            model: replaces the model of the account; None leaves it.
-            session: replaces the session id of the account; None leaves it.
+            changes: field of the account -> its new value.
         """
-        changes = {name: value for name, value in (("model", model), ("session", session)) if value}
-        self._write(usage, **changes)
-
-    def close(self) -> None:
-        """Record the end of the session."""
-        self._write(Spent(), ended=present_time())
-
-    def _write(self, usage: Spent, **changes: str) -> None:
         with self._lock:
             spent = replace(self.account.spent + usage, seconds=time.monotonic() - self._since)
             self.account = replace(self.account, spent=spent, **changes)
             write_account(self.workspace, self.account)
+
+    def close(self) -> None:
+        """Record the end of the session."""
+        self.add(Spent(), ended=present_time())
 
     def record_activity(self) -> None:
         """Record a sign of life of the session."""

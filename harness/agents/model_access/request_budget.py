@@ -6,31 +6,13 @@ at most by the amount by which answers cost more than their reservations.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from harness.agents.governor import SpendTracker
+from harness.agents.governor import SpendTracker, UsageLimits
 from harness.agents.model_access.meter import Meter
 from harness.agents.model_access.prices import RequestBounds
 from harness.ledger.accounts import Spent
 from harness.ledger.reservations import Reservation, changing_reservations, new_reservation, release
-from harness.model.config import Budget, Config
-
-
-@dataclass(frozen=True)
-class MoneyLimit:
-    """A limit in USD and the amounts that count against it."""
-
-    usd: float
-    """Infinite if no limit is set."""
-    scope: str
-    """The scope in words, such as `for the run main`."""
-    spent_usd: Callable[[], float]
-    covers: Callable[[Reservation], bool]
-    """Return True for a reservation that counts against the limit."""
-    of_session: bool = False
-    """True if reaching the limit ends only the session."""
 
 
 @dataclass(frozen=True)
@@ -65,9 +47,9 @@ class RequestBudget:
         limits: the limits that apply to the session.
     """
 
-    def __init__(self, meter: Meter, spend_tracker: SpendTracker, limits: tuple[MoneyLimit, ...]) -> None:
+    def __init__(self, meter: Meter, spend_tracker: SpendTracker, limits: UsageLimits) -> None:
         self.meter, self._spend_tracker = meter, spend_tracker
-        self._limits = [limit for limit in limits if math.isfinite(limit.usd)]
+        self._limits = [(limit, limit.budget.usd) for limit in limits if limit.budget.usd is not None]
         self._bounds = RequestBounds(meter.prices)
         self._closed = False
         self.refused: Refused | None = None
@@ -92,8 +74,8 @@ class RequestBudget:
                 return Refused("the session has ended", of_session=True)
             self._spend_tracker.refresh()
             waits = None
-            for limit in self._limits:
-                left_usd, of_limit = limit.usd - limit.spent_usd(), f"of the {limit.usd:g} USD {limit.scope}"
+            for limit, usd in self._limits:
+                left_usd, of_limit = usd - limit.spent().usd, f"of the {usd:g} USD {limit.scope}"
                 if bound.usd > left_usd:
                     reason = (
                         f"{max(left_usd, 0.0):.2f} {of_limit} are left, and the next request may cost {bound.usd:.2f} "
@@ -131,47 +113,3 @@ class RequestBudget:
         self._closed = True
         if self._limits:
             release(self.meter.workspace, lambda reservation: reservation.account == self.meter.account.id)
-
-
-def worker_limits(config: Config, meter: Meter, spend_tracker: SpendTracker, before: Spent) -> tuple[MoneyLimit, ...]:
-    """Return the limits of a worker's session.
-
-    Args:
-        config: sets the limits.
-        meter: the session's account.
-        spend_tracker: reads the usage of the run.
-        before: usage of earlier openings of the same session.
-    """
-    of_session = MoneyLimit(
-        config.agent.per_session.usd or math.inf,
-        "for a session",
-        lambda: before.usd + meter.account.spent.usd,
-        lambda reservation: reservation.account == meter.account.id,
-        of_session=True,
-    )
-    return of_session, *run_limits(config, config.agent.per_worker, meter.account.worker, spend_tracker)
-
-
-def run_limits(config: Config, budget: Budget, worker: str, spend_tracker: SpendTracker) -> tuple[MoneyLimit, ...]:
-    """Return the limits of a worker and of the run, for all of the worker's sessions.
-
-    Args:
-        config: names the run and sets its limit.
-        budget: the worker's limits.
-        worker: name of the worker, or of the planner.
-        spend_tracker: reads the usage of the run.
-    """
-    run = config.run
-    of_worker = MoneyLimit(
-        budget.usd or math.inf,
-        f"for {worker}",
-        lambda: spend_tracker.spent(worker).usd,
-        lambda reservation: (reservation.run, reservation.worker) == (run, worker),
-    )
-    of_run = MoneyLimit(
-        config.agent.overall.usd or math.inf,
-        f"for the run {run}",
-        lambda: spend_tracker.spent().usd,
-        lambda reservation: reservation.run == run,
-    )
-    return of_worker, of_run
