@@ -78,6 +78,16 @@ class _Call:
     arguments: dict[str, Any]
     answer: Future[Answer] = field(default_factory=Future)
 
+    def make(self) -> None:
+        """Use the tool, unless the conversation has been cancelled meanwhile."""
+        if self.answer.set_running_or_notify_cancel():
+            self.answer.set_result(self.tool.use(self.arguments))
+
+    def refuse(self) -> None:
+        """Answer that the session ends, without using the tool."""
+        if self.answer.set_running_or_notify_cancel():
+            self.answer.set_result(Answer("the session ends", failed=True))
+
 
 class ClaudeSession:
     """An `AgentSession` of Claude."""
@@ -149,7 +159,7 @@ class ClaudeSession:
         except queue.Empty:
             return Alive()
         if isinstance(item, _Call):
-            item.answer.set_result(item.tool.use(item.arguments))
+            item.make()
             return Alive()
         return item
 
@@ -158,7 +168,7 @@ class ClaudeSession:
             while True:
                 item = self._events.get_nowait()
                 if isinstance(item, _Call):
-                    item.answer.set_result(Answer("the session ends", failed=True))
+                    item.refuse()
 
     # --- The methods below run in the conversation's thread. ---
 

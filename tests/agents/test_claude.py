@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
+from harness.agents import claude
+from harness.agents.session import Answer, Tool
 from tests.agents import agents_site
 from tests.scripted_model import ModelRequest, Step, Use, scripted
 from tests.site import Site, git
@@ -69,6 +72,20 @@ def test_a_worker_that_is_moved_leaves_at_a_turns_end_with_its_work_saved(site: 
     assert len(sessions) == 2
     assert "half done" in git(site.root, "show", "agents/main/w01/t/one:problems/t/one/solutions/cpu/kernel.cpp")
     assert "leaves t/one: interrupted" in agents_site.log(site)
+
+
+def test_a_tool_is_not_used_after_its_conversation_was_cancelled() -> None:
+    use = mock.Mock(return_value=Answer("submitted"))
+    usual, cancelled, waiting, late = (claude._Call(Tool("submit", "Submit.", {}, use), {}) for _ in range(4))  # noqa: SLF001
+    usual.make()
+    assert usual.answer.result(0.0).text == "submitted"
+    for call in (cancelled, waiting):
+        call.answer.cancel()
+    cancelled.make()
+    waiting.refuse()
+    late.refuse()
+    assert late.answer.result(0.0).failed
+    use.assert_called_once_with({})
 
 
 @pytest.mark.slow
