@@ -37,8 +37,18 @@ class DeviceRun:
     """Work of one device: the time of each evaluation or confirmation that was timed, and the number of baselines."""
 
     timed_at: list[datetime] = field(default_factory=list)
+    judged_s: list[float] = field(default_factory=list)
+    """Seconds that the judge built and judged, for each time in `timed_at`."""
     evaluations: int = 0
     baselines: int = 0
+
+    @property
+    def busy(self) -> float:
+        """Share of the time from the first to the last one in which the judge built or judged one of them."""
+        if len(self.timed_at) < 2:
+            return 0.0
+        first = min(range(len(self.timed_at)), key=self.timed_at.__getitem__)
+        return (sum(self.judged_s) - self.judged_s[first]) / (max(self.timed_at) - self.timed_at[first]).total_seconds()
 
     @property
     def rate(self) -> float:
@@ -66,6 +76,8 @@ def by_device(entries: Iterable[Mapping[str, Any]]) -> dict[str, DeviceRun]:
             continue
         run.evaluations += entry["kind"] == "evaluation"
         run.timed_at.append(datetime.fromisoformat(str(entry["at"])))
+        cost = entry.get("cost") or {}
+        run.judged_s.append(float(cost.get("build_s", 0)) + float(cost.get("judge_s", 0)))
     return dict(devices)
 
 
@@ -76,14 +88,14 @@ def table(devices: Mapping[str, DeviceRun]) -> str:
         devices: the work of each device, by its name.
     """
     rows = [
-        (name, run.baselines, run.evaluations, len(run.timed_at) - run.evaluations, f"{run.rate:.1f}")
+        (name, run.baselines, run.evaluations, len(run.timed_at) - run.evaluations, f"{run.rate:.1f}", f"{run.busy:.0%}")
         for name, run in sorted(devices.items())
     ]
     runs = devices.values()
     evaluations, timed = sum(run.evaluations for run in runs), sum(len(run.timed_at) for run in runs)
     rate = f"{sum(run.rate for run in runs):.1f}"
-    rows.append(("all", sum(run.baselines for run in runs), evaluations, timed - evaluations, rate))
-    return tabulate(rows, headers=("device", "baselines", "evaluations", "confirmations", "a minute"))
+    rows.append(("all", sum(run.baselines for run in runs), evaluations, timed - evaluations, rate, ""))
+    return tabulate(rows, headers=("device", "baselines", "evaluations", "confirmations", "a minute", "busy"))
 
 
 def run_tuner(root: Path, problems: Sequence[str], arguments: Sequence[str], minutes: float) -> dict[str, DeviceRun]:
