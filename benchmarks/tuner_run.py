@@ -88,7 +88,14 @@ def table(devices: Mapping[str, DeviceRun]) -> str:
         devices: the work of each device, by its name.
     """
     rows = [
-        (name, run.baselines, run.evaluations, len(run.timed_at) - run.evaluations, f"{run.rate:.1f}", f"{run.busy:.0%}")
+        (
+            name,
+            run.baselines,
+            run.evaluations,
+            len(run.timed_at) - run.evaluations,
+            f"{run.rate:.1f}",
+            f"{run.busy:.0%}",
+        )
         for name, run in sorted(devices.items())
     ]
     runs = devices.values()

@@ -46,7 +46,8 @@ def distribution_of(graph_input: GraphInput, users: list[fx.Node]) -> Distributi
         return _SAVED.get(graph_input.node.meta["saved_operation"], "normal")
     if graph_input.source == "activation":
         name = graph_input.name.lower()
-        return next((role for pattern, role in _ACTIVATIONS if pattern.search(name)), "normal")
+        role = next((role for pattern, role in _ACTIVATIONS if pattern.search(name)), "normal")
+        return "mask" if role == "additive_mask" and _is_inverted(users) else role
     return _weight(graph_input, users, value)
 
 
@@ -57,6 +58,22 @@ _ACTIVATIONS = (
     (re.compile(r"(topk|top_k|routing|router|expert)\w*(weights?|scores?)|prob"), "probability"),
     (re.compile(r"timestep|sigma"), "positive"),
 )
+
+
+_PASSED_ON = {"to", "_to_copy", "unsqueeze", "view", "reshape", "expand"}
+
+
+def _is_inverted(users: list[fx.Node]) -> bool:
+    """Return true if the model computes `1 - mask`: the mask is 1 where a position counts, and is not added as it is."""
+    for user in users:
+        operation = operation_of(user)
+        if operation == "rsub" and user.args[1] == 1:
+            return True
+        if operation == "sub" and user.args[0] == 1:
+            return True
+        if operation in _PASSED_ON and _is_inverted(list(user.users)):
+            return True
+    return False
 
 
 _SAVED = {"_softmax": "probability", "softmax": "probability", "rsqrt": "positive", "exp": "positive",

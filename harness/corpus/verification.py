@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -141,7 +141,8 @@ class RunnableProblem:
             SkippedError: a check fails.
         """
         check_degenerate(outputs, sizes[-1])
-        _check_each_input_matters(self, drawn, outputs)
+        activations = [name for name, item in self._draft.sources.items() if item.source == "activation"]
+        _check_each_input_matters(self, drawn, outputs, activations)
         own = RunnableProblem(self._draft, None)
         dtypes = {name: torch_dtype(spec.dtype) for name, spec in own.reference.definition.inputs.items()}
         lower = {name: value.to(dtypes[name]) for name, value in drawn.items()}
@@ -242,9 +243,14 @@ def check_degenerate(outputs: Tensors, axes: Mapping[str, int]) -> None:
             raise SkippedError(f"`{name}` is constant, at {shown(axes)}")
 
 
-def _check_each_input_matters(runnable: RunnableProblem, drawn: Tensors, outputs: Tensors) -> None:
-    """Check that each input has a gradient, or that an output changes with it."""
-    for name in _without_gradient(runnable, drawn):
+def _check_each_input_matters(
+    runnable: RunnableProblem, drawn: Tensors, outputs: Tensors, activations: Collection[str]
+) -> None:
+    """Check that an output changes with each activation, and with each other input that has no gradient.
+
+    A gradient alone proves nothing: the sum of scores and a far larger number has one for the scores that it hides.
+    """
+    for name in dict.fromkeys((*activations, *_without_gradient(runnable, drawn))):
         changed = runnable.outputs({**drawn, name: _changed(drawn[name])})
         if all(torch.equal(changed[output], outputs[output]) for output in outputs):
             raise SkippedError(f"the input `{name}` does not matter")

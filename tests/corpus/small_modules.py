@@ -65,6 +65,14 @@ class SelfAttention(nn.Module):
         return result.transpose(1, 2).flatten(2), probabilities, scores.amax(dim=-1)
 
 
+class MaskedAttention(nn.Module):
+    """Attention with a mask of ones and zeros, from which the module computes what it adds to the scores."""
+
+    def forward(self, query: torch.Tensor, key: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        hidden = (1.0 - attention_mask.unsqueeze(1)) * -1e30
+        return (query @ key.transpose(1, 2) * 0.25 + hidden).softmax(dim=-1) @ key
+
+
 class ConvolutionNorm(nn.Module):
     """A convolution, a batch norm in evaluation, and an activation in place."""
 
@@ -111,6 +119,11 @@ def rotated(batch: int, sequence: int) -> tuple[nn.Module, Arguments]:
 
 def self_attention(batch: int, sequence: int) -> tuple[nn.Module, Arguments]:
     return SelfAttention(), {"states": torch.empty(batch, sequence, 16)}
+
+
+def masked_attention(batch: int, sequence: int) -> tuple[nn.Module, Arguments]:
+    query, key = torch.empty(batch, sequence, 16), torch.empty(batch, sequence, 16)
+    return MaskedAttention(), {"query": query, "key": key, "attention_mask": torch.empty(batch, sequence)}
 
 
 def convolution_norm(batch: int, sequence: int) -> tuple[nn.Module, Arguments]:

@@ -84,6 +84,7 @@ def test_each_input_has_a_role_and_a_scale() -> None:
     }
     rotated = draft("rotated").inputs
     assert (rotated["cos"]["x_distribution"], rotated["sin"]["x_distribution"]) == ("cosine", "sine")
+    assert draft("masked_attention").inputs["attention_mask"]["x_distribution"] == "mask"
 
 
 def test_a_batch_norm_is_printed_with_its_statistics_first() -> None:
@@ -128,7 +129,7 @@ def test_a_graph_for_some_lengths_only_is_refused() -> None:
         export_module(candidates("only_one_length")[0])
 
 
-@pytest.mark.parametrize("factory", ["gated_block", "rotated", "self_attention"])
+@pytest.mark.parametrize("factory", ["gated_block", "rotated", "self_attention", "masked_attention"])
 def test_a_true_draft_is_verified(factory: str) -> None:
     verified = verify(draft(factory))
     assert verified.shapes == 5
@@ -163,3 +164,10 @@ def test_an_input_that_does_not_matter_is_refused() -> None:
     )
     with pytest.raises(SkippedError, match=r"(`unused` does not matter|differs)"):
         verify(extra)
+
+
+def test_an_input_that_a_far_larger_number_hides_is_refused_although_it_has_a_gradient() -> None:
+    true = draft("masked_attention")
+    wrong = {**true.inputs["attention_mask"], "x_distribution": "additive_mask"}
+    with pytest.raises(SkippedError, match="the input `query` does not matter"):
+        verify(dataclasses.replace(true, inputs={**true.inputs, "attention_mask": wrong}))
