@@ -64,7 +64,7 @@ _PASSED_ON = {"to", "_to_copy", "unsqueeze", "view", "reshape", "expand"}
 
 
 def _is_inverted(users: list[fx.Node]) -> bool:
-    """Return true if the model computes `1 - mask`: the mask is 1 where a position counts, and is not added as it is."""
+    """Return true if the model computes `1 - mask`: the mask is 1 where a position counts, and is not itself added."""
     for user in users:
         operation = operation_of(user)
         if operation == "rsub" and user.args[1] == 1:

@@ -22,7 +22,7 @@ ENTRIES = [
     entry("evaluation", "a", "01:30", answered_from="abc"),
     entry("baseline", "b", "00:50"),
     entry("evaluation", "b", "01:05"),
-    entry("evaluation", "b", "01:10"),
+    entry("evaluation", "b", "01:10", cost={"build_s": 1.0, "judge_s": 3.0}),
     entry("baseline", "c", "00:30"),
     entry("evaluation", "c", "00:40"),
 ]
@@ -34,6 +34,7 @@ def test_the_rate_of_a_device_counts_from_its_first_timed_candidate_to_its_last(
         {"GPU a": 6.0, "GPU b": 12.0, "GPU c": 0.0}
     )
     assert (devices["GPU a"].baselines, devices["GPU a"].evaluations) == (1, 2)
+    assert devices["GPU b"].busy == pytest.approx(0.8)
 
 
 def test_the_last_row_adds_the_devices() -> None:
