@@ -272,7 +272,7 @@ def _read_processes(workspace: Workspace) -> Json:
         "running": sorted(alive),
         "started_at": start.started_at if isinstance(start, StartStatus) else None,
         "ended": None if alive else _result(workspace, start),
-        "queued": daemon.queued if daemon else 0,
+        "queued": daemon.queued if daemon else None,
         "paused": daemon.paused if daemon else None,
         "messages": _messages(daemon, planner),
         "judges": [judge.model_dump(mode="json", include=_OF_JUDGES) for judge in daemon.judges] if daemon else [],

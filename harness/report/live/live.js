@@ -53,7 +53,7 @@
       [times(headline.geomean) + weak, "geometric-mean speed-up", "unbeaten problems count as 1×", "first"],
       [`${headline.confirmed} of ${headline.problems}`, "confirmed faster", `${headline.above_2} above 2×`],
       [headline.evaluations.toLocaleString("en"), "evaluations", count(headline.duplicates, "duplicate")],
-      [String(now.queued || 0), "in the queue", count((now.judges || []).filter((one) => one.state === "busy").length, "judge") + " busy"],
+      [String(now.queued ?? (part("waiting").submissions || []).length), "in the queue", count((now.judges || []).filter((one) => one.state === "busy").length, "judge") + " busy"],
       [duration(headline.device_hours), "device time", "building and judging"],
       [headline.usd ? dollars(headline.usd) : "$0", "spent on models", !headline.usd ? "no agent used a paid one" : headline.confirmed ? `${dollars(headline.usd / headline.confirmed)} a champion` : ""],
     ];
@@ -317,7 +317,7 @@
     for (const key of touched) if (problems.has(key)) drawRow(problems.get(key), loaded);
     if (touched.length) { orderRows(); drawChampions(); }
     const any = (...names) => names.some((name) => changed.has(name));
-    if (any("meta", "headline", "now")) drawHead();
+    if (any("meta", "headline", "now", "waiting")) drawHead();
     if (any("now", "fault")) drawAlerts();
     if (any("now", "spending")) { drawWorkers(); drawSpending(); }
     if (any("now", "waiting")) drawJudges();

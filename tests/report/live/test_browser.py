@@ -131,6 +131,8 @@ def test_during_a_real_run(browser: Browser, tmp_path: Path) -> None:
         expect(phone.page.locator("#lede")).to_contain_text("The last one ended")
         verdicts = desktop.page.locator("#recent .verdict").count()
         assert verdicts >= 4
+        waiting = desktop.page.locator("#queue li:not(.empty)").count()
+        expect(desktop.page.locator("#tiles .tile", has_text="in the queue").locator("b")).to_have_text(str(waiting))
         desktop.page.locator("#problems button.open").first.click()
         expect(desktop.page.locator("#trajectory svg")).to_contain_text("fastest baseline")
         store_screenshots(viewers, "3-ended", whole=False)

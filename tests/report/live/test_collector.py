@@ -56,7 +56,7 @@ def test_a_run_that_was_never_started(collector: Collector) -> None:
     assert parts["meta"]["run"] == "main"
     current = parts["now"]
     assert (current["running"], current["judges"], current["workers"], current["messages"]) == ([], [], [], [])
-    assert (current["started_at"], current["ended"], current["queued"], current["paused"]) == (None, None, 0, None)
+    assert (current["started_at"], current["ended"], current["queued"], current["paused"]) == (None, None, None, None)
     assert [parts[f"problem:{name}"]["state"] for name in (PROBLEM, OTHER)] == ["untried", "untried"]
     assert (parts["headline"]["problems"], parts["headline"]["confirmed"]) == (2, 0)
     assert (parts["recent"], parts["waiting"]) == ({"entries": []}, {"submissions": []})
