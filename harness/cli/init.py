@@ -12,7 +12,7 @@ import click
 from harness.cli.completion_values import complete_shipped_suite
 from harness.cli.display.output import echo
 from harness.ledger.create_workspace import create_workspace
-from harness.model.printable import first_names
+from harness.model.printable import count_of, first_names
 
 _NAMES_SHOWN = 3
 
@@ -59,4 +59,4 @@ def _print_left_out(left_out: Mapping[str, str]) -> None:
     for key, reason in left_out.items():
         reasons[reason].append(key)
     for reason, keys in reasons.items():
-        echo(f"omitted {len(keys)} problems, because {reason}: {first_names(keys, _NAMES_SHOWN)}")
+        echo(f"omitted {count_of(len(keys), 'problem')} ({reason}): {first_names(keys, _NAMES_SHOWN)}")

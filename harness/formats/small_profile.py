@@ -40,7 +40,7 @@ def small_files(definition_text: str, workload_text: str) -> tuple[bytes, bytes]
         workload_text: content of workload.jsonl.
 
     Returns:
-        definition.json and workload.jsonl, or a sentence with the reason why the problem has no small sizes.
+        definition.json and workload.jsonl, or the reason why the problem has no small sizes.
 
     Raises:
         FormatError: a file is not JSON.
@@ -55,7 +55,7 @@ def small_files(definition_text: str, workload_text: str) -> tuple[bytes, bytes]
             name = str(uuid.uuid5(uuid.NAMESPACE_URL, f"{row['uuid']}/{PROFILE}"))
             scaled.setdefault(tuple(axes.values()), {**row, "uuid": name, "axes": axes})
     if not scaled:
-        return f"its inputs and outputs take more than {MAX_BYTES // 2**20} MiB at the smallest sizes"
+        return f"inputs and outputs take more than {MAX_BYTES // 2**20} MiB at the smallest sizes"
     chosen = _representative_rows(sorted(scaled.values(), key=lambda row: _total_bytes(definition, row["axes"])))
     text = "".join(json.dumps(row) + "\n" for row in chosen)
     return (json.dumps({**data, PROFILE_KEY: PROFILE}, indent=1) + "\n").encode(), text.encode()

@@ -48,7 +48,7 @@ def test_suites_are_copied_whole_or_at_small_sizes(tmp_path: Path) -> None:
     assert "problems/ssm/, problems/rope/" in completed.stdout
     assert sorted(path.name for path in (full / "problems").iterdir()) == ["rope", "ssm"]
     completed = harness("init", "small", "--problems", "ssm,gemm", "--profile", "small", cwd=tmp_path)
-    assert "omitted 1 problems, because its inputs and outputs take more than 32 MiB" in completed.stdout
+    assert "omitted 1 problem (inputs and outputs take more than 32 MiB at the smallest sizes): " in completed.stdout
     assert "gemm/bf16_n4096_k4096" in completed.stdout
     workloads = "problems/ssm/mamba2_state_update/workload.jsonl"
     assert len((full / workloads).read_text().splitlines()) > len((small / workloads).read_text().splitlines())

@@ -51,7 +51,7 @@ def test_weights_that_are_too_large_have_no_small_sizes() -> None:
     assert small_axes(problem, {"tokens": 1}) is None
     text = json.dumps(problem.model_dump(mode="json"))
     row = {"uuid": "w", "axes": {"tokens": 1}, "inputs": {"x": {"type": "random"}}}
-    assert small_files(text, json.dumps(row)) == "its inputs and outputs take more than 32 MiB at the smallest sizes"
+    assert small_files(text, json.dumps(row)) == "inputs and outputs take more than 32 MiB at the smallest sizes"
 
 
 def test_files_name_the_profile_and_have_at_most_three_different_workloads() -> None:
