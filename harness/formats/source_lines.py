@@ -228,7 +228,7 @@ def _collect_lines(node: yaml.Node, path: FieldPath, lines: dict[FieldPath, int]
         raise FormatError(
             f"`{field_name(path)}` is a {kind}; expected plain values (quote it)", where=f"{where}:{line}"
         )
-    elif node.tag == "tag:yaml.org,2002:float" and node.value.lower().lstrip("+-") in {".inf", ".nan"}:
+    elif node.tag == "tag:yaml.org,2002:float" and not math.isfinite(value_of(node, where=where)):
         raise FormatError(f"`{field_name(path)}` is {node.value}; expected a finite number", where=f"{where}:{line}")
 
 

@@ -174,6 +174,10 @@ MALFORMED: dict[str, tuple[str, str]] = {
         CPP + "params: {BLOCK: .inf}\n",
         "cpu/solution.yaml:3: `params.BLOCK` is .inf; expected a finite number",
     ),
+    "a parameter that no float can represent": (
+        CPP + "params: {BLOCK: 1.0e+999}\n",
+        "cpu/solution.yaml:3: `params.BLOCK` is 1.0e+999; expected a finite number",
+    ),
     "a parameter that is no name": (
         CPP + "params: {BLOCK-M: 1}\n",
         (
