@@ -12,23 +12,60 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from harness.errors import ConfigurationError
+from harness.workspace.directories import user_cache
+
+_OF_ALL_USERS = Path("/run/lock")
+_ANY_USER_CREATES = 0o1777
+_ANY_USER_LOCKS = 0o666
+
 
 def lock_directory() -> Path:
     """Return the directory of this host's device and timing locks: HARNESS_LOCK_DIR, /run/lock, or the user's cache."""
     configured = os.environ.get("HARNESS_LOCK_DIR")
     if configured:
         directory = Path(configured)
-    elif os.access("/run/lock", os.W_OK):
-        directory = Path("/run/lock/kernel-harness")
+    elif os.access(_OF_ALL_USERS, os.W_OK):
+        directory = _OF_ALL_USERS / "kernel-harness"
+        if not directory.exists():
+            directory.mkdir(exist_ok=True)
+            directory.chmod(_ANY_USER_CREATES)
     else:
-        directory = Path.home() / ".cache" / "kernel-harness" / "locks"
+        directory = user_cache() / "locks"
     directory.mkdir(parents=True, exist_ok=True)
     return directory
 
 
+def open_lock(path: Path) -> int:
+    """Open a lock's file, which any user of this host may lock, and return its file descriptor.
+
+    Args:
+        path: the file; it is created if it does not exist.
+
+    Raises:
+        ConfigurationError: this user may not write to it, or not create it.
+    """
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            # Without O_CREAT: in a directory for all users, the kernel refuses it for files of others (proc_sys_fs(5)).
+            return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        with contextlib.suppress(FileExistsError):
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _ANY_USER_LOCKS)
+            os.fchmod(descriptor, _ANY_USER_LOCKS)  # whatever the umask is
+            return descriptor
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except PermissionError as error:
+        raise ConfigurationError(
+            f"this user may not lock a device of this host: {error.strerror}",
+            where=str(path),
+            remedy="let its owner run `chmod a+rw` on the file and `chmod 1777` on its directory, or set "
+            "HARNESS_LOCK_DIR to a directory that all users of this host can write to",
+        ) from error
+
+
 @contextlib.contextmanager
 def _locked(path: Path, operation: int) -> Iterator[None]:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    descriptor = open_lock(path)
     try:
         fcntl.flock(descriptor, operation)
         yield

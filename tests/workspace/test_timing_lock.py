@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import fcntl
 import os
+import subprocess
+import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -85,3 +89,46 @@ def test_clocks_on_devices_of_their_own_run_at_once_and_a_cpus_clock_waits_for_t
             assert not timed.is_set()
             end.set()
             assert timed.wait(20)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
+def test_each_user_of_a_host_takes_the_same_locks() -> None:
+    script = """
+import os, sys
+from pathlib import Path
+from harness.judge.devices.lock import take_device_lock
+from harness.workspace import timing_lock
+timing_lock._OF_ALL_USERS = Path(sys.argv[1])
+os.environ.pop("HARNESS_LOCK_DIR", None)
+os.umask(0o077)
+user = int(sys.argv[2])
+os.setgroups([])
+os.setgid(user)
+os.setuid(user)
+with timing_lock.timing():
+    os.close(take_device_lock(sys.argv[3], "the device"))
+"""
+    with tempfile.TemporaryDirectory(dir="/tmp") as directory:
+        Path(directory).chmod(0o1777)
+        for user, device in ((65534, "first"), (65533, "second"), (65534, "second"), (0, "first")):
+            arguments = (sys.executable, "-c", script, directory, str(user), device)
+            completed = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=60)
+            assert completed.returncode == 0, completed.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
+def test_a_lock_that_a_user_may_not_open_is_a_clear_error(tmp_path: Path) -> None:
+    script = """
+import os, sys
+from pathlib import Path
+from harness.errors import ConfigurationError
+from harness.workspace.timing_lock import open_lock
+os.setuid(65534)
+try:
+    open_lock(Path(sys.argv[1]))
+except ConfigurationError as error:
+    print(error.remedy)
+"""
+    arguments = (sys.executable, "-c", script, str(tmp_path / "private" / "quiet"))
+    completed = subprocess.run(arguments, capture_output=True, text=True, check=True, timeout=60)
+    assert "HARNESS_LOCK_DIR" in completed.stdout

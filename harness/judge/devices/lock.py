@@ -6,7 +6,7 @@ import fcntl
 import os
 
 from harness.errors import ConfigurationError
-from harness.workspace.timing_lock import lock_directory
+from harness.workspace.timing_lock import lock_directory, open_lock
 
 
 def take_device_lock(name: str, device: str) -> int:
@@ -17,10 +17,10 @@ def take_device_lock(name: str, device: str) -> int:
         device: name of the device in the error message.
 
     Raises:
-        ConfigurationError: another judge holds it.
+        ConfigurationError: another judge holds it, or this user may not lock it.
     """
     path = lock_directory() / f"device-{name}"
-    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    lock = open_lock(path)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
