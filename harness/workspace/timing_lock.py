@@ -15,6 +15,8 @@ from pathlib import Path
 from harness.errors import ConfigurationError
 from harness.workspace.directories import user_cache
 
+TIMING_LOCKS = _GATE, _TIMING = "quiet-gate", "quiet"
+"""Names of the files: a waiting clock holds the first, so that later work waits; a timed batch holds both."""
 _OF_ALL_USERS = Path("/run/lock")
 _ANY_USER_CREATES = 0o1777
 _ANY_USER_LOCKS = 0o666
@@ -77,7 +79,7 @@ def _locked(path: Path, operation: int) -> Iterator[None]:
 def timing() -> Iterator[None]:
     """Hold the lock exclusively while a batch is timed: waits for running work and blocks new work."""
     directory = lock_directory()
-    with _locked(directory / "quiet-gate", fcntl.LOCK_EX), _locked(directory / "quiet", fcntl.LOCK_EX):
+    with _locked(directory / _GATE, fcntl.LOCK_EX), _locked(directory / _TIMING, fcntl.LOCK_EX):
         yield
 
 
@@ -86,8 +88,8 @@ def working() -> Iterator[None]:
     """Hold the lock shared during work that would disturb a measurement. Keep it short: a judge may wait for it."""
     directory = lock_directory()
     with contextlib.ExitStack() as stack:
-        with _locked(directory / "quiet-gate", fcntl.LOCK_SH):
-            stack.enter_context(_locked(directory / "quiet", fcntl.LOCK_SH))
+        with _locked(directory / _GATE, fcntl.LOCK_SH):
+            stack.enter_context(_locked(directory / _TIMING, fcntl.LOCK_SH))
         yield
 
 

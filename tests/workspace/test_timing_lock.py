@@ -117,18 +117,20 @@ with timing_lock.timing():
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
-def test_a_lock_that_a_user_may_not_open_is_a_clear_error(tmp_path: Path) -> None:
+def test_doctor_reports_a_lock_that_this_user_may_not_open() -> None:
     script = """
 import os, sys
-from pathlib import Path
+from harness.cli.preflight.machine import check_locks
 from harness.errors import ConfigurationError
-from harness.workspace.timing_lock import open_lock
 os.setuid(65534)
 try:
-    open_lock(Path(sys.argv[1]))
+    check_locks(None)
 except ConfigurationError as error:
-    print(error.remedy)
+    print(error)
 """
-    arguments = (sys.executable, "-c", script, str(tmp_path / "private" / "quiet"))
-    completed = subprocess.run(arguments, capture_output=True, text=True, check=True, timeout=60)
+    with tempfile.TemporaryDirectory(dir="/tmp") as directory:
+        Path(directory).chmod(0o755)
+        command, environment = (sys.executable, "-c", script), {**os.environ, "HARNESS_LOCK_DIR": directory}
+        completed = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
+    assert "this user may not lock a device of this host" in completed.stdout
     assert "HARNESS_LOCK_DIR" in completed.stdout

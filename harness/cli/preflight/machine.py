@@ -30,6 +30,7 @@ from harness.sol.hardware import CPU, table, target_name
 from harness.workspace.directories import Workspace
 from harness.workspace.processes import gpu_names, output_of
 from harness.workspace.status import is_alive, read_daemon_status
+from harness.workspace.timing_lock import TIMING_LOCKS, lock_directory, open_lock
 
 COMPILERS = ("c++", "g++", "clang++")
 _REQUIRED_GB, _RECOMMENDED_GB = 1, 5
@@ -99,6 +100,15 @@ def check_disk(plan: RunPlan) -> Check:
     if free_gb < _RECOMMENDED_GB:
         return Check("disk", "note", f"{space}: a long run needs more")
     return Check("disk", "ok", space)
+
+
+def check_locks(plan: RunPlan) -> str:
+    """Check that this user may take the locks of this host's devices, also those that another user has created."""
+    del plan
+    directory = lock_directory()
+    for name in {*TIMING_LOCKS, *(path.name for path in directory.iterdir())}:
+        os.close(open_lock(directory / name))
+    return str(directory)
 
 
 def compiler() -> str | None:

@@ -212,6 +212,7 @@ REQUIREMENTS = (
     Requirement("problems", _check_problems),
     Requirement("files", _check_writable),
     Requirement("disk", machine.check_disk),
+    Requirement("device locks", machine.check_locks, applies=_own_judge),
     Requirement("harness start", _check_alone),
     Requirement("claude SDK", _check_sdk, applies=lambda plan: plan.uses_claude),
     Requirement("model key", _check_key, applies=_uses_key),
