@@ -23,7 +23,7 @@ from harness.judge.input_data.inputs import InputSource
 from harness.judge.input_data.layout import layout_of
 from harness.judge.recording import NotRecorded, RecordableWorkload, Recorded, record
 from harness.judge.reference import Reference
-from harness.judge.rounds import REPETITIONS, Rounds, remaining_s
+from harness.judge.rounds import REPETITIONS, Deadline, Rounds
 from harness.judge.runners import BaselineFailed, NoRoom, RunnerFailed
 from harness.judge.sides import Side, Staged, load, stage_solution
 from harness.judge.timing import TimedBlocks
@@ -98,7 +98,7 @@ class Evaluation:
         self._inputs = InputSource(problem, reference=reference, device=device.memory_on, copy_all=device.copy_all)
         self._candidate: Side | None = None
         self._own_baseline: Side | None = None
-        self._deadline = 0.0
+        self._deadline = Deadline(0.0)
         self._staged: Staged | None = None
         self._recorded: Recorded | None = None
         self._recording: Recording | None = None
@@ -160,7 +160,7 @@ class Evaluation:
         if self._device.calibration.work_outlasts_stop:
             workloads = self._problem.workloads
             self._baselines_alone_ns = {workload.uuid: self._baseline_alone_ns(workload) for workload in workloads}
-        self._deadline = time.monotonic() + self._request.max_judge_s
+        self._deadline = Deadline(self._request.max_judge_s)
         results = self._workloads()
         if self._recorded is None:
             return results
@@ -170,11 +170,11 @@ class Evaluation:
     def _record(self) -> None:
         """Record the launches of a solution for the sealed clock; without a recording the solution itself is timed."""
         self._report("record")
-        self._deadline = time.monotonic() + self._request.max_judge_s
+        self._deadline = Deadline(self._request.max_judge_s)
         try:
             side = self._ready_candidate()
             workloads = map(self._recordable, self._problem.workloads)
-            self._recorded = record(side, workloads, lambda most_s: min(most_s, remaining_s(self._deadline)))
+            self._recorded = record(side, workloads, lambda most_s: min(most_s, self._deadline.remaining_s()))
         except NotRecorded as outcome:
             self._recording = Recording(reason=str(outcome))
             return
@@ -323,8 +323,7 @@ class Evaluation:
                     break
                 begin = time.monotonic()
                 self._judge.measure_hardware_again()
-                self._deadline += time.monotonic() - begin
-                rounds.deadline = self._deadline
+                self._deadline.extend(time.monotonic() - begin)
             if times.slowdown_uncertainty and self._device.calibration.work_outlasts_stop:
                 self._slowed[workload.uuid] = times, tally
             notes = [note for note in (check.note, result.note) if note]
@@ -351,7 +350,7 @@ class Evaluation:
     def _serve_check(self) -> float:
         """Serve a waiting check, and extend the deadline by the seconds that it took, which are returned."""
         spent_s = self._judge.serve_check()
-        self._deadline += spent_s
+        self._deadline.extend(spent_s)
         return spent_s
 
     def _ready_candidate(self) -> Side:
@@ -364,7 +363,7 @@ class Evaluation:
             assert self._staged is not None  # noqa: S101 - run() built it
             begin = time.monotonic()
             runner = self._device.runner(needs_torch=self._staged.needs_torch)
-            self._deadline += time.monotonic() - begin  # the start of a runner does not count as judging time
+            self._deadline.extend(time.monotonic() - begin)  # the start of a runner does not count as judging time
             self._candidate = load(self._device, runner, self._staged, trusted=False)
         return self._candidate
 

@@ -10,7 +10,7 @@ import contextlib
 import math
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -53,16 +53,45 @@ _STRESS_CHANCE = 6
 """A batch with stress inputs follows a block with a probability of 1 in this number."""
 
 
-def remaining_s(deadline: float) -> float:
-    """Return the seconds until a deadline of judging, a value of time.monotonic().
+_MOST_GENERATION_S = 300.0
+"""Seconds of drawing inputs that do not count as judging time; a judge without an answer counts as hung later than
+that (`harness.workspace.judge_client.MARGIN_S`)."""
 
-    Raises:
-        RunnerFailed: the deadline has passed.
+
+class Deadline:
+    """The time at which judging a candidate stops. Work of the judge that is not the candidate's extends it.
+
+    Args:
+        within_s: seconds from now on.
     """
-    remaining = deadline - time.monotonic()
-    if remaining <= 0:
-        raise RunnerFailed(Verdict.TIMEOUT, "judging took longer than max_judge_s allows")
-    return remaining
+
+    def __init__(self, within_s: float) -> None:
+        self._at = time.monotonic() + within_s
+        self._generation_s = 0.0
+
+    def extend(self, seconds: float) -> None:
+        """Move the deadline by the duration of other work."""
+        self._at += seconds
+
+    @contextlib.contextmanager
+    def generating(self) -> Iterator[None]:
+        """Do not count the time inside this context, in which inputs are drawn; at most five minutes in all."""
+        begin = time.monotonic()
+        yield
+        spent_s = min(time.monotonic() - begin, _MOST_GENERATION_S - self._generation_s)
+        self._generation_s += spent_s
+        self._at += spent_s
+
+    def remaining_s(self) -> float:
+        """Return the seconds that are left.
+
+        Raises:
+            RunnerFailed: none is left.
+        """
+        remaining = self._at - time.monotonic()
+        if remaining <= 0:
+            raise RunnerFailed(Verdict.TIMEOUT, "judging took longer than max_judge_s allows")
+        return remaining
 
 
 @dataclass
@@ -74,10 +103,9 @@ class Rounds:
     checker: WorkloadCheck
     baseline: Side
     candidate: Side
-    deadline: float
-    """Value of time.monotonic() at which judging stops."""
+    deadline: Deadline
     between_batches: Callable[[], float] = lambda: 0.0
-    """Does other work of the judge, and returns the seconds that it took. They extend the deadline."""
+    """Does other work of the judge, and returns the seconds that it took."""
     baseline_alone_ns: Sequence[float] = ()
     """Times per call of the baseline before the candidate's process existed, where they were measured."""
     tally: Tally = field(default_factory=Tally)
@@ -98,7 +126,7 @@ class Rounds:
         kinds.insert(0, "")  # the first call has ordinary inputs
         first = True
         while kinds:
-            self._work_between_batches()
+            self.between_batches()
             size = 1 if first else min(len(kinds), self.memory.capacity, 1 + secrets.randbelow(_CORRECTNESS_BATCH))
             batch_kinds, kinds = kinds[:size], kinds[size:]
             limit_s = self._batch_limit_s(size, self.candidate.first_call_s if first else LEAST_BATCH_S)
@@ -106,12 +134,6 @@ class Rounds:
             self.candidate.batch(self.memory, range(size), limit_s)
             self._check(range(size), batch_kinds)
             first = False
-
-    def _work_between_batches(self) -> float:
-        """Do other work of the judge. Return the seconds that it took."""
-        spent_s = self.between_batches()
-        self.deadline += spent_s
-        return spent_s
 
     def _check(self, slots: Sequence[int], kinds: Sequence[str] = ()) -> None:
         """Compare the candidate's outputs in these slots with the reference; `kinds` by slot, ordinary by default."""
@@ -149,11 +171,12 @@ class Rounds:
     def _batch_limit_s(self, calls: int, least_s: float = LEAST_BATCH_S) -> float:
         """Return the seconds that a batch of the candidate may take, from the baseline's time and the deadline."""
         estimate_s = max(least_s, SLOWER_THAN_BASELINE * calls * self._baseline_ns / 1e9)
-        return min(estimate_s, remaining_s(self.deadline))
+        return min(estimate_s, self.deadline.remaining_s())
 
     def _fill(self, calls: int, kinds: Sequence[str] = ()) -> None:
         """Write fresh inputs into the first `calls` slots; `kinds` by slot, ordinary by default."""
-        self.sets.fill([self.memory.views(slot) for slot in range(calls)], kinds, self.candidate.device.map_slots)
+        with self.deadline.generating():
+            self.sets.fill([self.memory.views(slot) for slot in range(calls)], kinds, self.candidate.device.map_slots)
 
     def warm_up_baseline(self) -> None:
         """Warm the baseline up, and measure the time of its calls.
@@ -245,12 +268,12 @@ class Rounds:
         blocks: list[Block] = []
         self.timed_checks = 0
         while True:
-            spent_s = self._work_between_batches()
+            spent_s = self.between_batches()
             if spent_s:
                 end += spent_s
                 run_block(race, self._fill, self._check_both)  # not counted: restores the state of caches and clocks
             blocks.append(run_block(race, self._fill, self._check_both))
-            remaining_s(self.deadline)
+            self.deadline.remaining_s()
             if not secrets.randbelow(_STRESS_CHANCE):
                 self._stress_batch(race.candidate.calls)
             clean = [block.log_ratio for block in blocks if not block.spoiled]

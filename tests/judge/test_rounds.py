@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator, Sequence
 from unittest.mock import create_autospec
 
@@ -12,7 +11,7 @@ import pytest
 from harness.judge.checks import WorkloadCheck, WorkloadSets
 from harness.judge.correctness import Comparison
 from harness.judge.devices.interface import Batch, Calibration, Device, Memory
-from harness.judge.rounds import Rounds
+from harness.judge.rounds import Deadline, Rounds
 from harness.judge.runners import Runner, RunnerFailed
 from harness.judge.sides import Side
 from harness.judge.timing import Block
@@ -55,7 +54,7 @@ class Machine:
         device.trust.return_value = Trust.BOUNDED
         sets.stress.return_value = ("large", "small", "zeros")
         self.sets, self.checker = sets, checker
-        rounds = Rounds(memory, sets, checker, baseline, candidate, time.monotonic() + 1e6)
+        rounds = Rounds(memory, sets, checker, baseline, candidate, Deadline(1e6))
         rounds.time_single_calls()
         return rounds
 
@@ -105,3 +104,52 @@ def test_stress_inputs_come_in_batches_like_the_timed_ones(call_ns: int, calls: 
     assert stressed == len(kinds) * min(2, calls)
     checked = [call.args[3] for call in machine.checker.check.call_args_list if len(call.args) > 3]
     assert sum(bool(kind) for kind in checked) == stressed, "all stress inputs are checked"
+
+
+class Clock:
+    """Stand-in for time.monotonic."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1_000.0
+        monkeypatch.setattr("harness.judge.rounds.time.monotonic", lambda: self.now)
+
+
+def test_the_time_in_which_the_judge_draws_inputs_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    deadline = Deadline(60.0)
+    for _ in range(3):
+        with deadline.generating():
+            clock.now += 90.0
+        clock.now += 10.0
+    assert deadline.remaining_s() == pytest.approx(30.0)
+
+
+def test_it_does_not_count_up_to_five_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    deadline = Deadline(60.0)
+    with deadline.generating():
+        clock.now += 350.0
+    assert deadline.remaining_s() == pytest.approx(10.0)
+    with deadline.generating():
+        clock.now += 20.0
+    with pytest.raises(RunnerFailed, match="longer than max_judge_s") as late:
+        deadline.remaining_s()
+    assert late.value.verdict is Verdict.TIMEOUT
+
+
+def test_slow_inputs_are_no_timeout_of_the_candidate_and_slow_calls_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    machine = Machine(1_000, always(0))
+    rounds = machine.rounds()
+
+    def pass_time(*_: object) -> Comparison:
+        clock.now += 20.0
+        return Comparison()
+
+    rounds.deadline = Deadline(60.0)
+    machine.sets.fill.side_effect = pass_time
+    rounds.correctness()
+    machine.sets.fill.side_effect = None
+    machine.checker.check.side_effect = pass_time
+    with pytest.raises(RunnerFailed, match="longer than max_judge_s"):
+        rounds.correctness()
