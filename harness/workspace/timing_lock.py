@@ -31,7 +31,8 @@ def lock_directory() -> Path:
         directory = _OF_ALL_USERS / "kernel-harness"
         if not directory.exists():
             directory.mkdir(exist_ok=True)
-            directory.chmod(_ANY_USER_CREATES)
+            with contextlib.suppress(PermissionError):  # another user has just created it
+                directory.chmod(_ANY_USER_CREATES)
     else:
         directory = user_cache() / "locks"
     directory.mkdir(parents=True, exist_ok=True)
