@@ -6,8 +6,7 @@ The judge runs in this process, without a sandbox for the candidate. The candida
 one kernel. It reads the host's clock when it is called and before the launch. The last block of the kernel writes the
 device's clock (`globaltimer`) to pinned host memory. In every tenth call the extension also compares both clocks, with
 a kernel that writes the device's clock while the host polls: the smallest difference of thirty is used, and between two
-such calls it is interpolated. These calls are not compared. No tool traces the calls: with CUPTI the differences were
-20 to 30 us larger.
+such calls it is interpolated. These calls are not compared. No tool traces the calls, because tracing changes them.
 
 The end of a kernel is dated when the host can see it, at most 1 us late.
 """
@@ -91,7 +90,7 @@ EXTENSION = (
 #include <tvm/ffi/extra/c_env_api.h>
 #include <tvm/ffi/function.h>
 
-struct Call { long long called, launched, clock_difference; unsigned long long ended; };
+struct Call { long long called, launched, clock_difference; };
 static Call calls[CALLS];
 static int count;
 static volatile unsigned long long* times;

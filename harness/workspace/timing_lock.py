@@ -15,8 +15,9 @@ from pathlib import Path
 from harness.errors import ConfigurationError
 from harness.workspace.directories import user_cache
 
-TIMING_LOCKS = _GATE, _TIMING = "quiet-gate", "quiet"
+_GATE, _TIMING = "quiet-gate", "quiet"
 """Names of the files: a waiting clock holds the first, so that later work waits; a timed batch holds both."""
+TIMING_LOCKS = (_GATE, _TIMING)
 _OF_ALL_USERS = Path("/run/lock")
 _ANY_USER_CREATES = 0o1777
 _ANY_USER_LOCKS = 0o666
