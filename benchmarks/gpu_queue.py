@@ -49,6 +49,8 @@ class Throughput:
     """Result of one part."""
 
     seconds: float
+    judge_s: float
+    """Seconds that the judges worked on evaluations and confirmations, added up."""
     evaluations: int
     confirmations: int
     verdicts: str
@@ -104,8 +106,9 @@ def measure(workspace: Workspace, repo: Repo, part: str, target: str, count: int
     records = read_records(workspace, repo, ledger_file(key), branch="main")
     return Throughput(
         seconds,
-        after["evaluation"] - before["evaluation"],
-        after["confirmation"] - before["confirmation"],
+        after["judge_s"] - before["judge_s"],
+        round(after["evaluation"] - before["evaluation"]),
+        round(after["confirmation"] - before["confirmation"]),
         "/".join(sorted({str(entry["verdict"]) for entry in records if entry["kind"] == "evaluation"})),
         judges,
     )  # fmt: skip
@@ -124,14 +127,17 @@ def _submit(repo: Repo, worker: str, key: str, target: str, write: Callable[[Pat
     commit_solution(repo, worktree, key, target, "First candidate", {})
 
 
-def _entries(workspace: Workspace, repo: Repo, key: str) -> dict[str, int]:
-    """Return the number of evaluations that were timed, and of confirmations."""
+def _entries(workspace: Workspace, repo: Repo, key: str) -> dict[str, float]:
+    """Return the number of evaluations that were timed, and of confirmations, and the judges' seconds for both."""
     entries = [
         entry
         for entry in read_records(workspace, repo, ledger_file(key), branch="main")
         if not entry.get("answered_from")
     ]
-    return {kind: sum(entry["kind"] == kind for entry in entries) for kind in ("evaluation", "confirmation")}
+    kinds = ("evaluation", "confirmation")
+    costs = [entry["cost"] for entry in entries if entry["kind"] in kinds and entry["cost"] is not None]
+    counts = {kind: float(sum(entry["kind"] == kind for entry in entries)) for kind in kinds}
+    return {**counts, "judge_s": sum(cost["build_s"] + cost["judge_s"] for cost in costs)}
 
 
 def _ready_judges(workspace: Workspace) -> tuple[str, ...] | None:
@@ -158,6 +164,7 @@ def _rows(part: str, result: Throughput) -> list[tuple[str, str]]:
          f"{result.judges}, {result.evaluations}, {result.confirmations}, {result.verdicts}"),
         (f"{part}: seconds for each evaluation, with confirmations", f"{result.seconds / result.evaluations:.2f}"),
         (f"{part}: seconds for each evaluation or confirmation", f"{result.seconds / requests:.2f}"),
+        (f"{part}: share of the time that a judge worked", f"{result.judge_s / result.judges / result.seconds:.0%}"),
         (f"{part}: evaluations and confirmations per minute", f"{60 * requests / result.seconds:.1f}"),
     ]  # fmt: skip
 

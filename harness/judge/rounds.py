@@ -201,7 +201,8 @@ class Rounds:
         """
         calibration = self.candidate.device.calibration
         quiet = True
-        for _ in range(_SINGLES):
+        # Where calls are timed one by one, single calls only give a first estimate of the calls per batch.
+        for _ in range(1 if calibration.separate_calls else _SINGLES):
             self._fill(1)
             batch = self.baseline.batch(self.memory, range(1), self._batch_limit_s(1) * SLOWER_THAN_BASELINE)
             self._baseline_single_call_ns = min(self._baseline_single_call_ns, per_call_ns(batch, 1, calibration))

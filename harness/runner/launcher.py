@@ -1,9 +1,9 @@
 """The trusted launcher: makes each launch of a sealed solution and reads device events around each call.
 
 No host code of the candidate runs in this process. A call consists of, in stream order: set module-scope variables and
-workspaces, displace L2 by reading other memory, record an event, run the plan's launches, record an event. The judge
-writes the inputs of the next call when this call has ended and its outputs are copied. The queue is held until all
-launches of the call are enqueued, so that the host's speed affects no reading.
+workspaces, displace L2 by reading other memory, hold the queue until the rest is enqueued, record an event, run the
+plan's launches, record an event. So the host's speed affects no reading, and it enqueues while the device displaces L2.
+The judge writes the inputs of the next call when this call has ended and its outputs are copied.
 """
 
 from __future__ import annotations
@@ -142,7 +142,9 @@ class TrustedKernels:
         driver.call(cuda.cuCtxResetPersistingL2Cache)
 
     def enqueue_held(self, enqueue: Callable[[], None], limit_ns: int = _HOLD_NS) -> None:
-        """Enqueue work while a kernel holds the queue, so that all of it is enqueued before the device starts.
+        """Enqueue work while a kernel holds the queue, so that all of it is enqueued before the device starts it.
+
+        Work that need not be held, as the displacement of L2, is enqueued before: the device does it meanwhile.
 
         Args:
             enqueue: enqueues the work on the default stream.
@@ -203,12 +205,14 @@ class TrustedKernels:
         pairs = [_event_pair() for _ in kernels]
 
         def enqueue() -> None:
-            for kernel, (start, stop) in zip(kernels, pairs, strict=True):
-                self.displace.run()
+            for number, (kernel, (start, stop)) in enumerate(zip(kernels, pairs, strict=True)):
+                if number:
+                    self.displace.run()
                 start.record()
                 kernel.run()
                 stop.record()
 
+        self.displace.run()
         self.enqueue_held(enqueue)
         torch.cuda.synchronize()
         return [float(start.elapsed_time(stop)) * 1e3 for start, stop in pairs]
@@ -270,18 +274,18 @@ class SealedWorkload:
         start, stop = _event_pair()
 
         def enqueue() -> None:
-            for snapshot in self._variables:
-                snapshot.restore()
-            for launch in self._before:
-                launch.run()
-            if cold:
-                self._trusted.displace.run()
             start.record()
             for launch in self._calls[placement]:
                 launch.run()
             stop.record()
 
         self._trusted.reset_persisting_lines()
+        for snapshot in self._variables:
+            snapshot.restore()
+        for launch in self._before:
+            launch.run()
+        if cold:
+            self._trusted.displace.run()
         self._trusted.enqueue_held(enqueue)
         torch.cuda.synchronize()
         return float(start.elapsed_time(stop)) * 1e3

@@ -17,8 +17,8 @@ pytestmark = pytest.mark.xdist_group("judge")
 @pytest.mark.parametrize(
     ("gpus", "device_bytes", "host_bytes", "ahead"),
     [
-        (1, 139 * GIB, 128 * GIB, RunnersAhead(6, 3)),
-        (8, 179 * GIB, 2048 * GIB, RunnersAhead(6, 3)),
+        (1, 139 * GIB, 128 * GIB, RunnersAhead(8, 3)),
+        (8, 179 * GIB, 2048 * GIB, RunnersAhead(8, 3)),
         (1, 22 * GIB, 128 * GIB, RunnersAhead(4, 1)),
         (1, 139 * GIB, 16 * GIB, RunnersAhead(4, 1)),
         (8, 139 * GIB, 128 * GIB, RunnersAhead(4, 1)),

@@ -17,7 +17,7 @@ def trace(durations_us: list[float]) -> list[TracedKernel]:
     kernels: list[TracedKernel] = [(0.0, "fill", 3.0), (1.0, "elementwise_kernel", 3.0)]
     for number, duration_us in enumerate(durations_us):
         start_us = 10.0 + 100.0 * number
-        kernels += [(start_us, "hold", 5.0), (start_us + 5.0, "read", 40.0)]
+        kernels += [(start_us, "read", 40.0), (start_us + 40.0, "hold", 5.0)]
         kernels.append((start_us + 45.0, "fill" if number % 2 else "read", duration_us))
     return kernels
 

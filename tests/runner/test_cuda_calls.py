@@ -15,14 +15,16 @@ HOLD_NS = 2_000_000
 
 
 class Device:
-    """A stand-in for the trusted launcher that counts the holds of the queue."""
+    """A stand-in for the trusted launcher that counts the holds of the queue, and stores the order of its work."""
 
     def __init__(self) -> None:
         self.held_calls = 0
         self.displace = self
+        self.steps: list[str] = []
 
     def run(self) -> None:
-        """Do nothing in place of the eviction of the cache."""
+        """Store a step in place of the eviction of the cache."""
+        self.steps.append("displace")
 
     def reset_persisting_lines(self) -> None:
         """Do nothing: no line of the cache persists."""
@@ -30,6 +32,7 @@ class Device:
     def enqueue_held(self, enqueue: Callable[[], None], limit_ns: int) -> None:
         assert limit_ns == HOLD_NS
         self.held_calls += 1
+        self.steps.append("hold")
         enqueue()
 
 
@@ -94,3 +97,13 @@ def test_code_that_always_exceeds_the_hold_is_called_without_it(clock: Clock) ->
         calls.run(placement)
     assert called_slots == [0, 0, 0, 0, 1]
     assert device.held_calls == 3
+
+
+def test_l2_is_displaced_before_the_queue_is_held(clock: Clock) -> None:
+    device = Device()
+    _, compute = slow(clock, set(range(2, 100)))  # the first call is held, the next three exceed the hold
+    calls = EventTimedCalls(device, (compute, lambda *_: None))  # type: ignore[arg-type]
+    calls.run(0)
+    assert device.steps == ["displace", "hold"]
+    calls.run(1)
+    assert device.steps[2:] == ["displace", "hold"] * 3 + ["displace"], "also before a call without a hold"

@@ -109,6 +109,7 @@ class Cycle:
         import cupy  # noqa: PLC0415 - only where there is a GPU
 
         self._trusted, self._probe, self._runtime = trusted, probe, cupy.cuda.runtime
+        self._stream = torch.cuda.current_stream()
         self._words = torch.empty(POSITIONS, dtype=torch.int64).pin_memory()
         self._staged = torch.empty(0, dtype=torch.uint8)
 
@@ -132,10 +133,10 @@ class Cycle:
         whole = line.placements.whole(placement)
         staged = self._stage(memory.input_bytes[slot], whole)
         self._trusted.displace.run()
-        _wait()
+        self._stream.synchronize()
         line.request(Request.PING, by)
         whole[: len(staged)].copy_(staged, non_blocking=True)
-        _wait()
+        self._stream.synchronize()
         memory.write_scalars(slot, placement)
         probe_ns = self._hold() if hold else None
         sample_before, sample_after = OutputSample.draw(len(outputs)), OutputSample.draw(len(outputs))
@@ -162,7 +163,7 @@ class Cycle:
         poison(outputs, memory.layout, memory.input_bytes[slot])
         inputs.copy_(memory.input_bytes[slot])
         memory.write_scalars(slot, placement)
-        _wait()
+        self._stream.synchronize()
         line.request(Request.CALL, by, placement)
         memory.capture(line.runner, slot, (inputs, outputs))
         ns = max(1, round(line.claimed_ns - line.offset_ns))
@@ -212,7 +213,7 @@ class Cycle:
         """Return the nanoseconds of the probe, including its launch and synchronisation."""
         begin = now_ns()
         self._probe.run()
-        _wait()
+        self._stream.synchronize()
         return now_ns() - begin
 
     def _read(self, outputs: torch.Tensor, sample: OutputSample) -> torch.Tensor:
@@ -220,11 +221,7 @@ class Cycle:
         runtime = self._runtime
         runtime.memcpy2DAsync(
             self._words.data_ptr(), WORD, outputs.data_ptr() + sample.offset, sample.pitch, WORD, POSITIONS,
-            runtime.memcpyDeviceToHost, torch.cuda.current_stream().cuda_stream,
+            runtime.memcpyDeviceToHost, self._stream.cuda_stream,
         )  # fmt: skip
-        _wait()
+        self._stream.synchronize()
         return self._words.clone()
-
-
-def _wait() -> None:
-    torch.cuda.current_stream().synchronize()

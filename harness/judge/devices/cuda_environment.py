@@ -67,7 +67,7 @@ def require_no_mps(processes: Path = Path("/proc")) -> None:
 
 def _daemons(processes: Path) -> Iterator[str]:
     """Yield the MPS daemons and servers as `process PID`."""
-    for name in processes.glob("[0-9]*/comm"):
-        with contextlib.suppress(OSError):  # the process has ended
-            if name.read_text().startswith(_MPS_NAME):
-                yield f"process {name.parent.name}"
+    for process in processes.iterdir():
+        with contextlib.suppress(OSError):  # it is no process, or has ended
+            if process.name.isdigit() and (process / "comm").read_text().startswith(_MPS_NAME):
+                yield f"process {process.name}"

@@ -61,6 +61,7 @@ class CudaMemory:
         self.captured: dict[int, torch.Tensor] = {}
         """Outputs of a runner's last batch, one row per slot; by id of the runner."""
         self._runner_scalars = scalars
+        self._has_scalars = any(field.scalar for field in layout.inputs)
         self._scalars = torch.zeros(capacity, max(1, len(layout.inputs)), dtype=torch.int64)
         self._changed: list[torch.Tensor] = []
         self._samples: list[tuple[int, OutputSample, torch.Tensor]] = []
@@ -89,6 +90,8 @@ class CudaMemory:
             slot: number of the slot.
             placement: number of the placement.
         """
+        if not self._has_scalars:
+            return
         row = self._scalars[slot].view(torch.uint8)
         self._runner_scalars.all[placement * len(row) : (placement + 1) * len(row)] = row
 

@@ -169,8 +169,7 @@ class Placements:
         chosen = [self.untried.pop() for _ in range(min(calls, len(self.untried)))]
         while len(chosen) < calls:
             unchosen = [number for number in range(self.count) if number not in chosen] or list(range(self.count))
-            secrets.SystemRandom().shuffle(unchosen)
-            chosen += unchosen[: calls - len(chosen)]
+            chosen += secrets.SystemRandom().sample(unchosen, min(calls - len(chosen), len(unchosen)))
         return chosen
 
     def close(self) -> None:

@@ -20,10 +20,11 @@ class RunnersAhead:
     references: int
 
 
-_MANY, _FEW = RunnersAhead(6, 3), RunnersAhead(4, 1)
-"""An evaluation takes two runners for candidates and one for a reference. A start takes longer than a short evaluation
-(2.6 s of imports, then 1.3 s on the device, which must not overlap with a timing). So there is one set for this
-evaluation, one that becomes warm for the next, and one that imports. With little memory there are fewer."""
+_MANY, _FEW = RunnersAhead(8, 3), RunnersAhead(4, 1)
+"""An evaluation takes two runners for candidates and one for a reference. A start takes longer than a short evaluation:
+up to 6 s of imports beside other work, then 1.3 s on the device, which must not overlap with a timing. So of eight
+runners two are for this evaluation, two become warm for the next, and four import. With little memory there are
+fewer."""
 _MEMORY_FOR_MANY = 32 * GIB
 """Memory of a GPU, and host memory for each GPU; estimates. Each warm runner has torch, Triton and a CUDA context."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import statistics
 import warnings
@@ -16,9 +15,9 @@ from harness.runner.launcher import TrustedKernels
 _UNTRACED_LIMIT_US = 2.4
 """Largest overhead that is assumed without CUPTI: the smallest one that CUPTI showed on any host (docs/clock.md)."""
 _PLAUSIBLE_US = (0.5, 10.0)
-_KERNELS_PER_READING = ("hold", "read")
-"""Kernels that are enqueued before the timed kernel of a reading; `read` displaces L2."""
-_TRACED = frozenset({"hold", "read", "fill"})
+_DISPLACE, _HOLD, _WRITE = "read", "hold", "fill"
+"""Kernels of a reading: L2 is displaced, the queue held, and a kernel that reads or writes is timed."""
+_KERNELS_PER_READING = 3
 TracedKernel = tuple[float, str, float]
 """Start on the device, name, and duration of a kernel, in microseconds."""
 
@@ -52,13 +51,13 @@ def writing_kernels_us(kernels: Iterable[TracedKernel]) -> float:
     Returns:
         Microseconds; nan if the trace is incomplete.
     """
-    ordered = sorted(kernel for kernel in kernels if kernel[1] in _TRACED)
-    starts = [index for index, (_, name, _) in enumerate(ordered) if name == _KERNELS_PER_READING[0]]
-    readings = [ordered[begin:end] for begin, end in itertools.pairwise([*starts, len(ordered)])]
-    complete = all(len(reading) == len(_KERNELS_PER_READING) + 1 for reading in readings)
-    if not complete or len(readings) != TrustedKernels.SHORT_READINGS:
+    ordered = sorted(kernel for kernel in kernels if kernel[1] in {_DISPLACE, _HOLD, _WRITE})
+    ordered = ordered[-_KERNELS_PER_READING * TrustedKernels.SHORT_READINGS :]  # others may precede the first reading
+    names = [name for _, name, _ in ordered]
+    complete = len(ordered) == _KERNELS_PER_READING * TrustedKernels.SHORT_READINGS
+    if not complete or {*names[0::3]} != {_DISPLACE} or {*names[1::3]} != {_HOLD} or _HOLD in names[2::3]:
         return math.nan
-    durations_us = [reading[-1][2] for reading in readings]
+    durations_us = [duration_us for _, _, duration_us in ordered[2::3]]
     by_kernel = _chunks(durations_us)
     return statistics.fmean(statistics.median(repeats) for repeats in by_kernel[len(by_kernel) // 2 :])
 
