@@ -89,26 +89,26 @@ def measure(workspace: Workspace, repo: Repo, part: str, target: str, count: int
     for number in range(judges):  # each judge measures the baselines once
         _submit(repo, f"{part}-first{number}", key, target, write, number)
     _wait_until_idle(workspace, judges)
-    before = _entries(workspace, repo, key)
+    before = _entered(workspace, repo, key)
     worktrees = [_prepare(repo, f"{part}-{number:02d}", key, target, write, judges + number) for number in range(count)]
     begin = time.perf_counter()
     for number, worktree in enumerate(worktrees):
         commit_solution(repo, worktree, key, target, f"Candidate {number}", {})
     with suppress(KeyboardInterrupt, TimeoutError):  # what is entered by then is the result
         wait_until(
-            lambda: _entries(workspace, repo, key)["evaluation"] >= before["evaluation"] + count or None,
+            lambda: _entered(workspace, repo, key).evaluations >= before.evaluations + count or None,
             deadline_s=_DEADLINE_S,
             event="all entries",
         )
         _wait_until_idle(workspace, judges + count)
     seconds = time.perf_counter() - begin
-    after = _entries(workspace, repo, key)
+    after = _entered(workspace, repo, key)
     records = read_records(workspace, repo, ledger_file(key), branch="main")
     return Throughput(
         seconds,
-        after["judge_s"] - before["judge_s"],
-        round(after["evaluation"] - before["evaluation"]),
-        round(after["confirmation"] - before["confirmation"]),
+        after.judge_s - before.judge_s,
+        after.evaluations - before.evaluations,
+        after.confirmations - before.confirmations,
         "/".join(sorted({str(entry["verdict"]) for entry in records if entry["kind"] == "evaluation"})),
         judges,
     )  # fmt: skip
@@ -127,17 +127,25 @@ def _submit(repo: Repo, worker: str, key: str, target: str, write: Callable[[Pat
     commit_solution(repo, worktree, key, target, "First candidate", {})
 
 
-def _entries(workspace: Workspace, repo: Repo, key: str) -> dict[str, float]:
-    """Return the number of evaluations that were timed, and of confirmations, and the judges' seconds for both."""
+@dataclass(frozen=True)
+class _Entered:
+    """Entries of a problem that were measured, and the seconds that the judges worked on them."""
+
+    evaluations: int
+    confirmations: int
+    judge_s: float
+
+
+def _entered(workspace: Workspace, repo: Repo, key: str) -> _Entered:
     entries = [
         entry
         for entry in read_records(workspace, repo, ledger_file(key), branch="main")
         if not entry.get("answered_from")
     ]
-    kinds = ("evaluation", "confirmation")
-    costs = [entry["cost"] for entry in entries if entry["kind"] in kinds and entry["cost"] is not None]
-    counts = {kind: float(sum(entry["kind"] == kind for entry in entries)) for kind in kinds}
-    return {**counts, "judge_s": sum(cost["build_s"] + cost["judge_s"] for cost in costs)}
+    kinds = [entry["kind"] for entry in entries]
+    costs = [entry["cost"] for entry in entries if entry["kind"] != "baseline" and entry["cost"] is not None]
+    judge_s = sum(cost["build_s"] + cost["judge_s"] for cost in costs)
+    return _Entered(kinds.count("evaluation"), kinds.count("confirmation"), judge_s)
 
 
 def _ready_judges(workspace: Workspace) -> tuple[str, ...] | None:
