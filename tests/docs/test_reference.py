@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
 
+from harness.model.config import Config
 from tests.docs import diagrams
 from tests.docs.commands import FILE
 
@@ -38,6 +40,25 @@ def test_every_page_can_be_found_from_the_index() -> None:
     pages = [page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")]
     lost = [page for page in pages if page not in index and not page.startswith("adr/") and page != "README.md"]
     assert lost == [], "name them in docs/README.md"
+
+
+def test_the_table_of_harness_yaml_has_every_key() -> None:
+    keys: set[str] = set()
+    for name, field in Config.model_fields.items():
+        section = field.annotation
+        if isinstance(section, type) and issubclass(section, BaseModel):
+            keys |= {f"{name}.{key}" for key in section.model_fields}
+        else:
+            keys.add(name)
+    table = (ROOT / "docs/formats.md").read_text().partition("## harness.yaml")[2].partition("\n## ")[0]
+    first_cells = [row.split("|")[1] for row in table.splitlines() if row.startswith("| `")]
+    named = {name for cell in first_cells for name in re.findall(r"`([a-z_.]+)`", cell)}
+    assert keys <= {".".join(name.split(".")[:2]) for name in named}
+
+
+def test_the_owners_file_names_paths_that_exist() -> None:
+    rows = [row.split()[0] for row in (ROOT / ".github/CODEOWNERS").read_text().splitlines() if row.startswith("/")]
+    assert [path for path in rows if not list(ROOT.glob(path.strip("/")))] == []
 
 
 @pytest.mark.parametrize("source", sorted(diagrams.DIRECTORY.glob("*.mmd")), ids=lambda source: source.stem)
