@@ -11,6 +11,7 @@ from harness.errors import ConfigurationError
 from harness.formats.problems import DEFINITION_NAME, load_problem
 from harness.formats.solution_json import solution_from_json
 from harness.formats.solutions import SOLUTION_NAME
+from harness.git.branch_commits import resolve
 from harness.git.repo import Repo
 from harness.model.paths import SOLUTIONS, problem_path
 from harness.model.problem import Problem
@@ -67,6 +68,8 @@ def candidate(
             else:
                 solution = _solution_at(path.resolve(), problem, target)
             yield problem, solution
+        elif path.exists():
+            raise ConfigurationError(f"{path} is a file", remedy="name the directory of the solution")
         else:
             yield _from_commit(path_or_commit, problem_name, target, workspace, Path(scratch))
 
@@ -81,11 +84,15 @@ def _problem_at(path: Path, problem_name: str | None, workspace: Workspace | Non
 
 
 def _solution_at(path: Path, problem: Problem, target: str) -> Path:
-    directory = path if (path / SOLUTION_NAME).is_file() else problem.directory / SOLUTIONS / target
+    """Return a solution directory, or the solution of a problem directory for this target."""
+    if (path / SOLUTION_NAME).is_file():
+        return path
+    if path != problem.directory.resolve():  # the problem's own solution would be judged in place of the named one
+        raise ConfigurationError(f"no {SOLUTION_NAME} in {path}", remedy="name a solution directory")
+    directory = problem.directory / SOLUTIONS / target
     if not (directory / SOLUTION_NAME).is_file():
         raise ConfigurationError(
-            f"no {SOLUTION_NAME} in {path}, nor in {directory}",
-            remedy="name a solution directory, or give --solution solution.json",
+            f"no {SOLUTION_NAME} in {path}, nor in {directory}", remedy="name a solution directory"
         )
     return directory
 
@@ -93,14 +100,18 @@ def _solution_at(path: Path, problem: Problem, target: str) -> Path:
 def _from_commit(
     commit: str, problem_name: str | None, target: str, workspace: Workspace | None, scratch: Path
 ) -> tuple[Problem, Path]:
-    if workspace is None:
-        raise ConfigurationError(f"{commit}: no such directory, and not in a workspace that could have such a commit")
+    repo = Repo(workspace) if workspace is not None else None
+    if repo is None or resolve(repo.git, commit) is None:
+        where = "" if repo is not None else ", and this is no workspace"
+        raise ConfigurationError(f"{commit} is neither a directory nor a commit{where}")
     if problem_name is None:
         raise ConfigurationError(f"the commit {commit} needs a problem", remedy="--problem suite/name")
-
-    directory = Repo(workspace).export(commit, problem_path(problem_name), scratch / problem_name)
+    directory = repo.export(commit, problem_path(problem_name), scratch / problem_name)
     problem = load_problem(directory, key=problem_name, data_root=_data_root(workspace))
-    return problem, _solution_at(directory, problem, target)
+    solution = directory / SOLUTIONS / target
+    if not (solution / SOLUTION_NAME).is_file():
+        raise ConfigurationError(f"the commit {commit} has no solution of {problem_name} for {target}")
+    return problem, solution
 
 
 def _data_root(workspace: Workspace | None) -> Path | None:

@@ -61,7 +61,8 @@ def test_a_wrong_solution_exits_with_1_and_the_reason(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("evaluate", "nowhere"), "no such directory, and not in a workspace"),
+        (("evaluate", "nowhere"), "nowhere is neither a directory nor a commit, and this is no workspace"),
+        (("evaluate", "their.json"), "their.json is a file"),
         (("evaluate", "."), "is not inside a problem directory"),
         (("evaluate", "made/scale"), "no solution.yaml in"),
         (("evaluate", "made/scale", "--solution", "their.json"), "their.json"),
@@ -77,6 +78,15 @@ def test_an_invalid_path_is_a_usage_error(tmp_path: Path, arguments: tuple[str, 
     assert completed.returncode == 2
     assert message in completed.stderr
     assert "Traceback" not in completed.stderr
+
+
+def test_the_problems_own_solution_is_not_judged_in_place_of_an_empty_directory(tmp_path: Path) -> None:
+    problem = write_problem(tmp_path)
+    write_cpp(problem / "solutions" / "cpu")
+    (tmp_path / "empty").mkdir()
+    completed = _harness(tmp_path, "evaluate", "empty", "--problem", str(problem), "--against", "eager")
+    assert completed.returncode == 2
+    assert f"no solution.yaml in {tmp_path / 'empty'}" in completed.stderr
 
 
 def test_a_device_that_is_none_is_named(tmp_path: Path) -> None:
