@@ -38,6 +38,12 @@ class HarnessError(Exception):
         self.remedy = None if remedy is None else printable(remedy, keep_newlines=True)
         super().__init__(self.message)
 
+    @property
+    def sentence(self) -> str:
+        """The error in one line with its fix in brackets, for use inside another message."""
+        head = f"{self.where}: {self.message}" if self.where else self.message
+        return " ".join(f"{head} (fix: {self.remedy})".split() if self.remedy else head.split())
+
     def __str__(self) -> str:
         message = self.message.replace("\n", "\n  ")  # foreign text cannot forge a line at the left margin
         head = f"{self.where}: {message}" if self.where else message

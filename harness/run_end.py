@@ -47,6 +47,8 @@ class Outcome:
     interrupted: bool = False
     failure: ConfigurationError | None = None
     """Failure that prevented all work: no judge became ready, all sessions failed, or a limit allowed no request."""
+    failed_sessions: tuple[str, ...] = ()
+    """One line for each worker with a failed session: the last failure."""
 
 
 class RunEnd:
@@ -75,7 +77,7 @@ class RunEnd:
         """
         self._update_progress(snapshot)
         if stopped:
-            return Outcome("stopped", interrupted=True)
+            return Outcome("stopped", interrupted=True, failed_sessions=self._last_failures())
         reason = self._limit_reached(snapshot)
         if reason is None:
             if not nothing_left(snapshot):
@@ -86,7 +88,11 @@ class RunEnd:
             if time.monotonic() - self._idle_since < _SETTLED_S:
                 return None
             reason = out_of_budget(snapshot) or "nothing is left to try"
-        return Outcome(reason, failure=self._failure(snapshot))
+        return Outcome(reason, failure=self._failure(snapshot), failed_sessions=self._last_failures())
+
+    def _last_failures(self) -> tuple[str, ...]:
+        records = {record.worker: record for record in self._records.values() if record.last_failure}
+        return tuple(f"{name}: a session failed: {records[name].last_failure}" for name in sorted(records))
 
     def _update_progress(self, snapshot: Snapshot) -> None:
         daemon = snapshot.daemon or DaemonStatus()

@@ -53,6 +53,17 @@ def test_every_session_failed_is_an_error_with_the_agents_last_words(site: Site)
     site.no_strays()
 
 
+def test_a_failed_session_is_reported_at_the_end_with_its_fix(site: Site) -> None:
+    two_workers = ("start", "--workers", "2", "--device", "cpu", "--problem", "t/one")
+    code, output = ended(site.start(*two_workers, "--max-evaluations", "2"))
+    assert code == 0, output
+    (site.root / "workspaces/w01/t/one/stray.txt").write_text("not a part of the solution")
+    code, output = ended(site.start(*two_workers))
+    assert code == 0, output
+    (line,) = [line for line in output.splitlines() if line.startswith("w01: a session failed: t/one: ")]
+    assert "stray.txt (fix: move new files into the solution" in line
+
+
 def test_no_judge_that_becomes_ready_is_an_error_with_its_reason(site: Site) -> None:
     command = "sh -c 'echo bubblewrap is missing >&2; exit 2'"
     # The agent submits nothing, so that no work is left without judges either.

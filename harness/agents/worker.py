@@ -176,7 +176,7 @@ class _Worker:
             raise
         except HarnessError as error:
             logger.exception("%s cannot work on %s", self.name, row.problem)
-            end = End("failed", str(error).splitlines()[0])
+            end = End("failed", error.sentence)
             self.note(row.problem, f"the session failed: {end.text}")
         logger.info("%s leaves %s: %s %s", self.name, row.problem, end.reason, end.text)
         self.last_message = end.text

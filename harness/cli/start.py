@@ -203,7 +203,7 @@ def _lines(snapshot: Snapshot) -> dict[str, str]:
         if status is not None and status.last_message:
             lines[name] = f"{name}: {status.last_message}"
     for problem, speedup in _confirmed(snapshot).items():
-        lines[f"{problem} confirmed"] = f"confirmed: {problem} {speedup}"
+        lines[f"{problem} champion"] = f"champion: {problem} {speedup}"
     lines |= {message: message for message in snapshot.messages}
     return {subject: printable(line) for subject, line in lines.items()}
 
@@ -241,7 +241,7 @@ def _panel(snapshot: Snapshot, limits: Limits) -> Any:  # noqa: ANN401 - a rich 
         Text(head + _left(snapshot.elapsed_s, daemon.evaluations_done, limits)),
         Text(printable(_doing(snapshot) + _stage(snapshot))),
         table,
-        *(Text(f"confirmed: {problem} {speedup}", style="green") for problem, speedup in _confirmed(snapshot).items()),
+        *(Text(f"champion: {problem} {speedup}", style="green") for problem, speedup in _confirmed(snapshot).items()),
         *(Text(printable(message), style="yellow") for message in snapshot.messages[-3:]),
     )
 
@@ -260,6 +260,7 @@ def _finish(workspace: Workspace, config: Config, target: str, outcome: Outcome,
         document = {
             "ended": outcome.reason,
             "failure": str(outcome.failure) if outcome.failure is not None else None,
+            "failed_sessions": list(outcome.failed_sessions),
             "target": target,
             "problems": [for_scripts(standing) for standing in table],
             "pending": [{key: getattr(candidate, key) for key in keys} for candidate in pending],
@@ -270,6 +271,7 @@ def _finish(workspace: Workspace, config: Config, target: str, outcome: Outcome,
     echo(f"ended: {outcome.reason}")
     notes = [totals(table), *outdated_note(table), *weakness_notes(table), *_unbeaten(table)]
     notes += [_pending_line(pending)] if pending else []
+    notes += [printable(line) for line in outcome.failed_sessions]
     echo_lines([*standing_lines(table, screen_width()), *notes, *sentences, _next_line(table)])
 
 

@@ -168,9 +168,9 @@ class _Planner:
         except TableChangedError:
             logger.info("the table was changed while a decision was made: it is made again")
         except FormatError as error:
-            self._complain(f"{error}; the last good table stays in force")
+            self._complain(f"{error.sentence}; the last good table stays in force")
         except HarnessError as error:
-            self._complain(str(error))
+            self._complain(error.sentence)
         self._write_status()
 
     def _complain(self, sentence: str) -> None:

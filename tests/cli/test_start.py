@@ -79,7 +79,7 @@ def test_it_ends_by_itself_when_nothing_is_left_to_try(site: Site) -> None:
     assert len(trees(site)) == len(set(trees(site))) == 16
     assert {problem for problem, _ in trees(site)} == {"t/one", "t/two"}
     assert "2 of 2 problems have a confirmed speed-up" in completed.stdout
-    assert "confirmed: t/one" in completed.stdout, "improvements are printed as they come"
+    assert "champion: t/one" in completed.stdout, "improvements are printed as they come"
     assert "pending:" not in completed.stdout
     last = completed.stdout.splitlines()[-1]
     assert last == "next: `harness review` shows the 2 champions; `harness report` writes a page about the run"

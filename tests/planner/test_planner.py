@@ -170,6 +170,7 @@ def test_a_broken_table_is_named_and_the_last_good_one_stays(site: Site, row: st
         assert (f"COORDINATION.md on main:{line}: " in message) or "bytes;" in message
         assert complaint in message
         assert "last good table stays in force" in message
+        assert "\n" not in message
         assert [row.problem for row in status(site).assignments] == [before]
         present = git(site.root, "rev-parse", "main:COORDINATION.md")
         assert present == broken, "nothing is written over a person's broken table"
