@@ -29,7 +29,13 @@ from typing import Literal
 from harness.agents.documentation import PACK
 from harness.errors import ConfigurationError
 from harness.model.paths import SOLUTIONS, problem_path, solution_path
-from harness.workspace.sandbox_mounts import SYSTEM, python_binds, python_prefixes, system_binds
+from harness.workspace.sandbox_mounts import (
+    ALLOW_USER_NAMESPACES,
+    SYSTEM,
+    python_binds,
+    python_prefixes,
+    system_binds,
+)
 
 TASK = "/task"
 """The agent's working directory inside the sandbox."""
@@ -240,6 +246,6 @@ def check() -> str:
     if done.returncode:
         raise ConfigurationError(
             f"bubblewrap cannot run here: {done.stderr.strip()}",
-            remedy="allow user namespaces: sysctl kernel.unprivileged_userns_clone=1, or run as root",
+            remedy=ALLOW_USER_NAMESPACES,
         )
     return done.stdout.strip()

@@ -16,7 +16,7 @@ from harness.agents.command import PLACEHOLDERS, bound_paths, check_template
 from harness.agents.confinement import TASK, command_line, empty_view
 from harness.errors import ConfigurationError
 from harness.model.config import AgentKind, Config
-from harness.workspace.sandbox_mounts import python_prefixes
+from harness.workspace.sandbox_mounts import ALLOW_USER_NAMESPACES, python_prefixes
 
 _TRY_S = 20.0
 _HIDDEN = 9
@@ -89,7 +89,7 @@ def _hidden(words: Sequence[str], binds: tuple[Path, ...]) -> str | None:
     if done.returncode:
         raise ConfigurationError(
             f"the agents' sandbox cannot run: {done.stderr.strip() or f'exit code {done.returncode}'}",
-            remedy="sysctl kernel.unprivileged_userns_clone=1    # or run as root",
+            remedy=ALLOW_USER_NAMESPACES,
         )
     return None
 

@@ -28,7 +28,7 @@ from harness.formats.problems import (
 )
 from harness.formats.schema import quoted, shown
 from harness.formats.source_lines import parse_json
-from harness.model.paths import SOLUTIONS, name_from
+from harness.model.paths import PROBLEMS, SOLUTIONS, WORKTREES, name_from
 from harness.model.problem import Problem
 
 _OLD_DTYPES = {"float8_e4m3": "float8_e4m3fn"}
@@ -80,12 +80,22 @@ def import_problems(
             result = import_one(key, file, partial(_translate, source, file), data_root or root)
             results.append(result if data_root else _with_data_root_warning(result, problems_dir, source))
     else:
-        for path in sorted(file.parent for file in source.rglob(DEFINITION_NAME)):
+        for path in _problem_directories(source):
             key = _problem_key(suite or path.resolve().parent.name, path.resolve().name)
             results.append(import_one(key, path, partial(_copy, path), data_root))
     if not results:
         raise FormatError(f"no {DEFINITION_NAME} below it and no definitions/; expected problems", where=shown(source))
     return results
+
+
+def _problem_directories(source: Path) -> list[Path]:
+    """Return the directories of problems below a directory, without hidden ones; of a workspace those in problems/."""
+    is_workspace = (source / PROBLEMS).is_dir() and (source / WORKTREES).is_dir()
+    root = source / PROBLEMS if is_workspace else source
+    directories = (file.parent for file in root.rglob(DEFINITION_NAME))
+    return sorted(
+        path for path in directories if not any(part.startswith(".") for part in path.relative_to(root).parts)
+    )
 
 
 def _with_data_root_warning(result: ImportResult, problems_dir: Path, source: Path) -> ImportResult:

@@ -12,6 +12,11 @@ from pathlib import Path
 
 import harness
 
+ALLOW_USER_NAMESPACES = (
+    "allow user namespaces, as root: sysctl kernel.unprivileged_userns_clone=1 (Debian) or "
+    "sysctl kernel.apparmor_restrict_unprivileged_userns=0 (Ubuntu 23.10 and later); or run as root"
+)
+"""Fix for a bubblewrap that may not create its namespaces."""
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _ETC = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "localtime")
 

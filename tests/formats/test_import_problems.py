@@ -48,6 +48,14 @@ def test_a_problem_is_imported_unchanged(workspace_dir: Path) -> None:
     assert left_behind(workspace_dir) == []
 
 
+def test_of_a_workspace_only_its_problems_are_imported(workspace_dir: Path) -> None:
+    write_problem(workspace_dir / "kernels/problems/L1/scaled_rows")
+    write_problem(workspace_dir / "kernels/workspaces/w01/L1/scaled_rows/problems/L1/scaled_rows")
+    write_problem(workspace_dir / "kernels/.harness/snapshots/0123")
+    results = import_problems(workspace_dir / "kernels", workspace_dir / "problems")
+    assert [result.key for result in results] == ["L1/scaled_rows"]
+
+
 def test_problems_with_errors_are_reported_and_the_others_imported(workspace_dir: Path) -> None:
     write_problem(workspace_dir / "bench/L1/good")
     write_problem(workspace_dir / "bench/L2/bad", definition(name=3))

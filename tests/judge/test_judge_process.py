@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from harness.errors import ConfigurationError
 from harness.model.judging import JUDGE_PROTOCOL, PROTOCOL_FIX
 from harness.model.verdict import Verdict
 from harness.workspace.blocking_judge import JudgeProcess, judge_process
+from harness.workspace.judge_client import judge_command
 from tests.judge.courtroom import KERNEL, judge, write_cpp, write_problem, write_pytorch
 from tests.waiting import wait_until
 
@@ -38,7 +40,7 @@ def _descendants(pid: int) -> set[int]:
 def test_one_judge_holds_the_device_and_nothing_outlives_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HARNESS_LOCK_DIR", str(tmp_path / "locks"))
     with judge_process("cpu", tmp_path / "cache", "bubblewrap") as first:
-        with pytest.raises(ConfigurationError, match="held by another judge"):
+        with pytest.raises(ConfigurationError, match="is used by process"):
             JudgeProcess("cpu", tmp_path / "cache", "bubblewrap")
         pidfds = [os.pidfd_open(pid) for pid in _descendants(first.pid)]
         assert pidfds
@@ -48,6 +50,18 @@ def test_one_judge_holds_the_device_and_nothing_outlives_it(tmp_path: Path, monk
             os.close(descriptor)
     with judge_process("cpu", tmp_path / "cache", "bubblewrap") as second:
         assert second.ready.target == "cpu"
+
+
+@pytest.mark.slow
+def test_a_judge_that_is_ended_while_it_starts_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HARNESS_LOCK_DIR", str(tmp_path / "locks"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    command = judge_command("cpu", tmp_path / "cache", "bubblewrap")
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as judge:
+        wait_until(lambda: list(tmp_path.glob("kernel-harness-judge-*")), event="the judge's directory")
+        judge.terminate()
+        judge.wait(timeout=60)
+    assert list(tmp_path.glob("kernel-harness-judge-*")) == []
 
 
 def _ended(pidfd: int) -> bool:

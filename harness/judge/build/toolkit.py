@@ -41,7 +41,7 @@ def find_toolkit() -> Toolkit:
             return Toolkit(libraries[0], tuple(dict.fromkeys(path for path in includes if path.is_dir())))
     raise ConfigurationError(
         "language cuda needs NVRTC and the CUDA headers, and neither wheels nor a toolkit are installed",
-        remedy="pip install nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cuda-cccl nvidia-cuda-crt   (no GPU needed)",
+        remedy="pip install nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cuda-cccl nvidia-cuda-crt    # no GPU needed",
     )
 
 

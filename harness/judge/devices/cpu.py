@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import hashlib
 import os
@@ -102,6 +103,7 @@ class CpuDevice(Device):
             os.setpriority(os.PRIO_PROCESS, 0, _NICE)
         self._pool = worker_pool(allowed)
         self._scratch = Path(tempfile.mkdtemp(prefix="kernel-harness-judge-"))
+        atexit.register(shutil.rmtree, self._scratch, ignore_errors=True)  # a judge may be ended before `close`
         self._inductor = cache / "inductor"
         self._inductor.mkdir(parents=True, exist_ok=True)
         limits = SandboxLimits(cpus=frozenset(allowed), nice=_NICE, address_space_bytes=16 * GIB)

@@ -7,6 +7,7 @@ of the problem. ADR 30 has the protocol, and docs/clock.md has the measurements.
 
 from __future__ import annotations
 
+import atexit
 import math
 import os
 import secrets
@@ -116,6 +117,7 @@ class CudaDevice(Device):
         near_gpus = nvml.processors_of_gpus()
         self._cores = TimingCores(frozenset(os.sched_getaffinity(0)), near_gpus, nvml.index)
         self._scratch = Path(tempfile.mkdtemp(prefix="kernel-harness-judge-"))
+        atexit.register(shutil.rmtree, self._scratch, ignore_errors=True)  # a judge may be ended before `close`
         inductor = cache / "inductor-cuda"
         inductor.mkdir(parents=True, exist_ok=True)
         plan = RunnerPlan(

@@ -61,7 +61,7 @@ def require_no_mps(processes: Path = Path("/proc")) -> None:
             "the Multi-Process Service (MPS) is active: kernels of several processes run at the same time, so that no "
             "timing is reliable",
             where=where,
-            remedy=f"echo quit | nvidia-cuda-mps-control   (and remove {pipe.parent} if it is left)",
+            remedy=f"echo quit | nvidia-cuda-mps-control    # and remove {pipe.parent} if it is left",
         )
 
 

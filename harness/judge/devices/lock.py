@@ -27,9 +27,9 @@ def take_device_lock(name: str, device: str) -> int:
         holder = os.pread(lock, 100, 0).decode(errors="replace").strip() or "unknown"
         os.close(lock)
         raise ConfigurationError(
-            f"the device {device} is held by another judge (process {holder})",
+            f"the device {device} is used by process {holder}",
             where=str(path),
-            remedy="wait for it, or stop it with `harness stop`",
+            remedy="wait until it has ended, or end it: `harness stop` in its workspace ends a run",
         ) from None
     os.ftruncate(lock, 0)
     os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)

@@ -53,7 +53,7 @@ class Nvml:
         except ImportError as error:
             raise ConfigurationError(
                 "the device cuda needs the package nvidia-ml-py",
-                remedy="pip install 'kernel-harness[gpu]'   (CUDA 12; [gpu13] for CUDA 13)",
+                remedy="pip install 'kernel-harness[gpu13]'    # [gpu] for CUDA 12",
             ) from error
         self._nvml: Any = pynvml
         pynvml.nvmlInit()

@@ -32,7 +32,7 @@ def open_device(name: str, *, cache: Path, sandbox: SandboxKind) -> Device:
     except ImportError as error:
         raise ConfigurationError(
             f"the device cuda needs CuPy and NVIDIA's cuda.bindings: {error}",
-            remedy="pip install 'kernel-harness[gpu]'   (CUDA 12; [gpu13] for CUDA 13)",
+            remedy="pip install 'kernel-harness[gpu13]'    # [gpu] for CUDA 12",
         ) from error
     from harness.judge.devices.cuda import open_cuda  # noqa: PLC0415
 

@@ -34,13 +34,23 @@ from harness.judge.isolation.resource_limits import (
 from harness.judge.isolation.seccomp import program_file
 from harness.model.config import SandboxKind
 from harness.workspace.processes import oom_kills
-from harness.workspace.sandbox_mounts import SYSTEM, python_binds, python_prefixes, system_binds
+from harness.workspace.sandbox_mounts import (
+    ALLOW_USER_NAMESPACES,
+    SYSTEM,
+    python_binds,
+    python_prefixes,
+    system_binds,
+)
 
 STAGE = "/stage"
 RUNNER_HOME = "/opt/judge"
 """Directory in the sandbox that contains the package `runner`."""
 _RUNNER = Path(harness.__file__).resolve().parent / "runner"
 _PROC_OF_THE_HOST = ("sys", "sysrq-trigger", "irq", "bus", "fs", "scsi", "acpi")
+_WITHOUT_SANDBOX = (
+    "or, for code that you trust, --sandbox none (evaluate, baseline, profile) "
+    "or `judge: {sandbox: none}` in harness.yaml"
+)
 _START_S = 20.0
 _REAP_S = 2.0
 
@@ -148,7 +158,7 @@ def _bwrap() -> str:
     if path is None:
         raise ConfigurationError(
             "bubblewrap is missing: it is the sandbox of every judged candidate",
-            remedy="apt-get install bubblewrap, or give --sandbox none for code you trust",
+            remedy=f"apt-get install bubblewrap; {_WITHOUT_SANDBOX}",
         )
     return path
 
@@ -156,8 +166,7 @@ def _bwrap() -> str:
 def _cannot_run(cause: str) -> ConfigurationError:
     return ConfigurationError(
         f"bubblewrap cannot run here: {cause}",
-        remedy="allow user namespaces (sysctl kernel.unprivileged_userns_clone=1, or run as root), "
-        "or give --sandbox none for code you trust",
+        remedy=f"{ALLOW_USER_NAMESPACES}; {_WITHOUT_SANDBOX}",
     )
 
 
