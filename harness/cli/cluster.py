@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from harness.workspace.judge_source import OpenJudges
 from harness.workspace.processes import PARENT_VARIABLE
 
 _LIST_S = 150.0
+_CONNECT_S = 5.0
 _NOTABLE_SKEW_S = 60.0
 
 
@@ -32,6 +34,7 @@ def cluster_hosts(address: str) -> tuple[HostStatus, ...]:
     from harness.cluster.messages import BRIDGE_EVENTS, BridgeFailed, HostsChanged
 
     require_ray()
+    _require_reachable(address)
     command = [sys.executable, "-m", "harness.cluster.bridge", "--address", address, "--list"]
     environment = {**os.environ, PARENT_VARIABLE: str(os.getpid())}
     try:
@@ -63,6 +66,29 @@ def cluster_hosts(address: str) -> tuple[HostStatus, ...]:
         last = (listed.stderr.strip().splitlines() or ["no reason"])[-1]
         raise ConfigurationError(f"the Ray cluster at {address} cannot be listed: {last}", where="--cluster")
     return hosts[-1]
+
+
+def _require_reachable(address: str) -> None:
+    """Connect once, because Ray tries for minutes without a message.
+
+    Raises:
+        ConfigurationError: the address is malformed, or nothing answers there.
+    """
+    if address == "auto" or "://" in address:
+        return  # `join` finds the cluster of this host, or refuses a proxy
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise ConfigurationError(
+            f"no such address: {address}", where="--cluster", remedy="--cluster auto, or HOST:PORT"
+        )
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S).close()
+    except (OSError, OverflowError) as error:
+        raise ConfigurationError(
+            f"nothing answers at {address}: {error}",
+            where="--cluster",
+            remedy="start Ray there, or check host and port: docs/how-to/cluster.md",
+        ) from error
 
 
 def open_cluster(workspace: Workspace, config: Config, address: str) -> OpenJudges:

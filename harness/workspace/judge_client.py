@@ -313,8 +313,8 @@ class JudgeClient:
         self._endpoint = None
         self._until = time.monotonic() + min(FIRST_PAUSE_S * 2 ** (self.failures - 1), LONGEST_PAUSE_S)
         error, last_line = _error_written(self.log_file, self._log_from)
-        written = "; fix: ".join((error or last_line).split("\n  "))
-        quoted = f" (it wrote: {' '.join(written.split())})" if last_line else ""
+        sentence = "; fix: ".join((error or last_line).split("\n  "))
+        quoted = f" (it wrote: {' '.join(sentence.split())})" if last_line else ""
         self.failure = f"the judge of {self.device} {event}{quoted}"
         if ended.wrong_protocol:
             reason = f"the judge of {self.device} {ended.reason}"

@@ -61,7 +61,7 @@ def test_a_wrong_solution_exits_with_1_and_the_reason(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("evaluate", "nowhere"), "nowhere is neither a directory nor a commit, and this is no workspace"),
+        (("evaluate", "missing"), "missing is neither a directory nor a commit, and this is no workspace"),
         (("evaluate", "their.json"), "their.json is a file"),
         (("evaluate", "."), "is not inside a problem directory"),
         (("evaluate", "made/scale"), "no solution.yaml in"),

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 
 import pytest
 
 import harness
+from harness.cli.cluster import cluster_hosts
+from harness.cluster import connection
 from harness.cluster.host_facts import devices_of, free_name, own_facts, read_facts, refusal
 from harness.cluster.messages import HostFacts
+from harness.errors import ConfigurationError
 from harness.judge.version import judge_version
 
 OWN = HostFacts(host="head", python="3.11", harness="1.0", judge="sha256:aa", authenticated=True)
@@ -54,3 +58,16 @@ def test_nodes_of_one_host_have_different_names() -> None:
     assert free_name("gpu-a", []) == "gpu-a"
     assert free_name("gpu-a", ["gpu-a", "gpu-a~2"]) == "gpu-a~3"
     assert free_name("gpu-a", ["gpu-a~2"]) == "gpu-a"
+
+
+def test_an_address_that_nothing_answers_at_is_an_error_before_ray_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "require_ray", lambda: None)
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))  # and does not listen
+        port = bound.getsockname()[1]
+        with pytest.raises(ConfigurationError, match=f"nothing answers at 127.0.0.1:{port}: "):
+            cluster_hosts(f"127.0.0.1:{port}")
+    with pytest.raises(ConfigurationError, match="nothing answers at .*:99999: "):
+        cluster_hosts("127.0.0.1:99999")
+    with pytest.raises(ConfigurationError, match="no such address: gpu-a"):
+        cluster_hosts("gpu-a")
