@@ -101,8 +101,9 @@ def test_two_workers_and_a_planner_take_two_problems_to_passed(tmp_path: Path) -
             deadline_s=480,
             poll_s=0.5,
         )
-        assert site.call("stop").returncode == 0
+        stopped = site.call("stop")
         output, _ = start.communicate(timeout=120)
+        assert stopped.returncode == 0, output
         assert start.returncode == 0, output
         assert agents_site.verdicts(site, RMSNORM)[:2] == ["INCORRECT_NUMERICAL", "PASSED"], output + agents_site.log(
             site

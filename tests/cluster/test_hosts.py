@@ -67,7 +67,7 @@ def test_an_address_that_nothing_answers_at_is_an_error_before_ray_is_used(monke
         port = bound.getsockname()[1]
         with pytest.raises(ConfigurationError, match=f"nothing answers at 127.0.0.1:{port}: "):
             cluster_hosts(f"127.0.0.1:{port}")
-    with pytest.raises(ConfigurationError, match="nothing answers at .*:99999: "):
+    with pytest.raises(ConfigurationError, match=r"nothing answers at .*:99999: "):
         cluster_hosts("127.0.0.1:99999")
     with pytest.raises(ConfigurationError, match="no such address: gpu-a"):
         cluster_hosts("gpu-a")
