@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -11,7 +11,7 @@ from harness.git.repo import Repo
 from harness.ledger.entry_rows import Row
 from harness.ledger.index import Index
 from harness.ledger.ledger import read_records
-from harness.ledger.standings import Standing
+from harness.ledger.standings import Standing, known_targets
 from harness.model.champions import champion_of
 from harness.model.config import Config
 from harness.model.entry import stamp
@@ -87,7 +87,12 @@ def today(
     summary.improved = _improved(index, table, run, target, summary.since)
     summary.stuck = _stuck(table, config)
     summary.suspects = _suspects(index, table, run, target)
-    summary.unmerged = champions_waiting(repo, table, run, target, base)
+    several_targets = not config.target and len(known_targets(index, run)) > 1
+    options = f" --target {target}" * several_targets + f" --run {run}" * (run != config.run)
+    summary.unmerged = [
+        replace(champion, command=champion.command + options)
+        for champion in champions_waiting(repo, table, run, target, base)
+    ]
     summary.device_s = sum(standing.cost_s for standing in table)
     sql = "SELECT total(cost_s) FROM entries WHERE run = ? AND target = ? AND at >= ?"
     summary.device_s_since = float(index.query(sql, (run, target, summary.since))[0][0])

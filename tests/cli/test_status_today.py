@@ -55,6 +55,18 @@ def test_what_is_new_stuck_spent_and_waiting(tmp_path: Path) -> None:
     assert (day["usd"], len(day["suspects"]), len(day["unmerged"])) == (12.5, 1, 1)
 
 
+def test_the_command_for_a_champion_names_another_run_and_one_of_several_targets(tmp_path: Path) -> None:
+    workspace = make_workspace(tmp_path / "w", {f"problems/{PROBLEM}/definition.json": "{}"})
+    with Repo(workspace) as repo, Ledger(workspace, repo, branch="main") as ledger:
+        ledger.append(draft("baseline"))
+        ledger.append(draft(speedup=1.2, cites=1, run="exp2"))
+        ledger.append(draft("confirmation", speedup=1.2, cites=2, run="exp2"))
+        ledger.append(draft("baseline", run="exp2").model_copy(update={"target": "h200"}))
+    lines = harness(workspace.root, "status", "--run", "exp2").stdout.splitlines()
+    (unmerged,) = [line for line in lines if "without a pull request" in line]
+    assert unmerged.endswith(f"`harness pr {PROBLEM} --target cpu --run exp2`")
+
+
 def test_a_terminal_gets_one_screen_and_all_when_asked(tmp_path: Path) -> None:
     names = [f"L1/problem_{number:03d}" for number in range(60)]
     workspace = make_workspace(tmp_path / "w", {f"problems/{name}/definition.json": "{}" for name in names})
