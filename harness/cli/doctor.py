@@ -53,9 +53,9 @@ def doctor(cluster: str | None, *, as_json: bool) -> None:
     missing = [check for check in checks if check.state == "missing"]
     if missing:
         count = f"{len(missing)} {'requirement is' if len(missing) == 1 else 'requirements are'} missing"
-        commands = dict.fromkeys(check.fix for check in missing)
+        fixes = dict.fromkeys(check.fix for check in missing if check.fix)
         names = ", ".join(check.name for check in missing)
-        raise AnswerIsNo(f"{count}: {names}", remedy="type\n    " + "\n    ".join(commands))
+        raise AnswerIsNo(f"{count}: {names}", remedy="\n    ".join(["to fix:", *fixes]) if fixes else None)
 
 
 def _machine() -> Iterator[Check]:
