@@ -104,7 +104,10 @@ def _print_usage_error(error: click.ClickException) -> None:
         return
     context = error.ctx if isinstance(error, click.UsageError) else None
     command = context.command_path if context is not None else "harness"
-    _print_error(f"harness: {command.removeprefix('harness ')}: {message}\n  {command} --help    # lists its arguments")
+    subject = "" if command == "harness" else f"{command.removeprefix('harness ')}: "
+    is_group = context is None or isinstance(context.command, click.Group)
+    listed = "the commands" if is_group else "its arguments"
+    _print_error(f"harness: {subject}{message}\n  {command} --help    # lists {listed}")
 
 
 def _output_is_closed() -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from harness.child_process import ChildProcess, output_file
 from harness.errors import ConfigurationError
+from harness.model.printable import amount_of, count_of
 from harness.model.process_status import DaemonStatus, PlannerStatus, WorkerStatus
 from harness.workspace.directories import Workspace
 from harness.workspace.judge_client import judge_log_file
@@ -103,9 +104,10 @@ class RunEnd:
     def _limit_reached(self, snapshot: Snapshot) -> str | None:
         minutes = self._limits.max_minutes
         if minutes is not None and snapshot.elapsed_s >= minutes * 60:
-            return f"{minutes:g} minutes are over"
-        if snapshot.daemon is not None and snapshot.daemon.limit_reached:
-            return f"{self._limits.max_evaluations} evaluations are made"
+            return f"the limit of {amount_of(minutes, 'minute')} is reached"
+        evaluations = self._limits.max_evaluations
+        if evaluations is not None and snapshot.daemon is not None and snapshot.daemon.limit_reached:
+            return f"the limit of {count_of(evaluations, 'evaluation')} is reached"
         return None
 
     def _failure(self, snapshot: Snapshot) -> ConfigurationError | None:

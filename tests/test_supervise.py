@@ -121,8 +121,8 @@ def test_nothing_is_left_when_workers_and_judges_have_nothing_to_do(snapshot: Sn
 
 
 def test_the_run_ends_with_the_limit_that_ended_its_workers() -> None:
-    spent = IDLE.model_copy(update={"state": "spent", "last_message": "3 USD for the run main are used up"})
-    assert out_of_budget(snapshot(worker=spent)) == "3 USD for the run main are used up"
+    spent = IDLE.model_copy(update={"state": "spent", "last_message": "the limit of 3 USD for the run main is reached"})
+    assert out_of_budget(snapshot(worker=spent)) == "the limit of 3 USD for the run main is reached"
     assert out_of_budget(snapshot()) is None
 
 

@@ -28,6 +28,7 @@ from harness.model.config import Config
 from harness.model.entry import Candidate, Entry, stamp
 from harness.model.judging import JudgeAnswer
 from harness.model.paths import SOLUTIONS, problem_path, solution_path
+from harness.model.printable import count_of
 from harness.model.problem import Problem
 from harness.model.verdict import EntryKind, Verdict
 from harness.workspace.directories import Workspace
@@ -154,8 +155,8 @@ def install_baseline(problem: Problem, result: BaselineResult) -> Path:
     (problem.directory / PROVENANCE).write_text(
         "# Provenance of baseline/\n\n"
         f"Agent-optimised PyTorch, by one session of {result.model} ({present_time()[:10]}):\n"
-        f"{result.submissions} submissions, {result.usd:.2f} USD, {result.speedup or 0:.3f} times as fast as the "
-        "fastest baseline before.\n"
+        f"{count_of(result.submissions, 'submission')}, {result.usd:.2f} USD, {result.speedup or 0:.3f} times as fast "
+        "as the fastest baseline before.\n"
     )
     return destination
 

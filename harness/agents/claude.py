@@ -30,7 +30,7 @@ from harness.agents.session import Alive, Answer, Brief, End, Event, Retry, Text
 from harness.agents.visibility import claude_cli
 from harness.ledger.accounts import Spent
 from harness.model.config import AgentRole
-from harness.model.printable import one_line
+from harness.model.printable import count_of, one_line
 from harness.workspace.files import atomic_write
 
 TOOLS = ("Bash", "Read", "Write", "Edit", "Glob", "Grep", "TodoWrite")
@@ -203,7 +203,7 @@ class ClaudeSession:
                 if end is None and self._interrupted.is_set():
                     end = End("interrupted", "stopped between two turns")
                 elif end is None and (idle_turns >= _MAX_PROMPTS_TO_CONTINUE or self._brief.role == "planner"):
-                    end = End("done", f"the agent is done, after {submissions} submissions")
+                    end = End("done", f"the agent is done, after {count_of(submissions, 'submission')}")
                 elif end is None:
                     await client.query(_CONTINUE_PROMPT)
         return end or End("crashed", "the CLI ended")

@@ -17,6 +17,7 @@ from harness.git.repo import Repo
 from harness.ledger.accounts import Account, Spent, accounts_set_aside, recorded_accounts, total, unrecorded_accounts
 from harness.ledger.reservations import Reservation
 from harness.model.config import Budget, Config, SessionBudget
+from harness.model.printable import amount_of
 from harness.workspace.directories import Workspace
 
 _REFRESH_S = 2.0
@@ -93,14 +94,14 @@ class UsageLimit:
     """True if reaching the limit ends only the session."""
 
     def amounts(self) -> list[tuple[str, float, float]]:
-        """Return (unit, limit, amount used) of every limit that the budget sets."""
+        """Return (unit in the singular, limit, amount used) of every limit that the budget sets."""
         spent = self.spent()
         amounts = (
             ("USD", self.budget.usd, spent.usd),
-            ("evaluations", self.budget.evaluations, spent.evaluations),
-            ("turns", self.budget.turns, spent.turns),
-            ("minutes", self.budget.minutes, spent.seconds / 60),
-            ("tokens", self.budget.tokens, spent.tokens),
+            ("evaluation", self.budget.evaluations, spent.evaluations),
+            ("turn", self.budget.turns, spent.turns),
+            ("minute", self.budget.minutes, spent.seconds / 60),
+            ("token", self.budget.tokens, spent.tokens),
         )
         return [(unit, limit, used) for unit, limit, used in amounts if limit is not None]
 
@@ -109,11 +110,11 @@ UsageLimits = tuple[UsageLimit, ...]
 
 
 def reached_limit(limits: UsageLimits) -> str | None:
-    """Return the first amount that is used up, as a sentence; None if none is used up."""
+    """Return the first limit that is reached, as a sentence; None if none is reached."""
     for limit in limits:
         for unit, amount, used in limit.amounts():
             if used >= amount:
-                return f"{amount:g} {unit} {limit.scope} are used up"
+                return f"the limit of {amount_of(amount, unit)} {limit.scope} is reached"
     return None
 
 

@@ -20,6 +20,7 @@ from harness.model.config import Config
 from harness.model.judging import Variant
 from harness.model.languages import prompted_languages
 from harness.model.paths import problem_path, solution_path
+from harness.model.printable import amount_of
 from harness.model.problem import Problem, Tolerance, Workload
 
 PROMPTS = Path(__file__).parent / "prompts"
@@ -240,7 +241,9 @@ def remaining(limits: UsageLimits) -> str:
         for unit, amount, used in limit.amounts():
             remainders[unit] = min(remainders.get(unit, math.inf), max(0.0, amount - used))
     amounts = [
-        f"{amount:.2f} USD" if unit == "USD" else f"{amount:,.0f} {'submissions' if unit == 'evaluations' else unit}"
+        f"{amount:.2f} USD"
+        if unit == "USD"
+        else amount_of(round(amount), "submission" if unit == "evaluation" else unit)
         for unit, amount in remainders.items()
     ]
     return ", ".join(amounts) or "no limit is set; stop when you have no further idea that is worth a submission"

@@ -22,6 +22,7 @@ from harness.formats.solutions import SOLUTION_NAME, load_solution, param_positi
 from harness.git.tree_ids import TreeFile, tree_files, tree_id
 from harness.ledger.accounts import Spent
 from harness.ledger.candidates import TriedCandidate
+from harness.model.printable import count_of
 from harness.model.solution import ParamValue
 from harness.model.verdict import Verdict
 from harness.workspace.files import atomic_write
@@ -223,7 +224,8 @@ class TunerSession:
         with working():
             search = Search(read_space(self._brief.solution), self._brief.seed)
         space = search.space
-        yield Text(f"{space.size} combinations of {', '.join(space.values) or 'no values: the solution as committed'}")
+        values = ", ".join(space.values) or "no values: the solution as committed"
+        yield Text(f"{count_of(space.size, 'combination')} of {values}")
         search.learn(tools.history())
         since_gain = trials = 0
         while (end := self._end_reached(since_gain, trials)) is None:
@@ -260,11 +262,12 @@ class TunerSession:
             return End("stale", f"no gain in {since_gain} trials")
         limit = self._brief.agent.per_session.evaluations
         if limit is not None and trials >= limit:
-            return End("budget", f"the limit of {limit} evaluations is reached")
+            return End("budget", f"the limit of {count_of(limit, 'evaluation')} is reached")
         return None
 
     def _exhausted(self, search: Search) -> End:
         best = "none passed" if search.best is None else f"best speed-up {search.best:.3f}"
-        combinations = f"all {search.space.size} combinations"
-        self._tools.note(f"{combinations} of the values in `tune` were tried: {best}", None, None)
-        return End("exhausted", f"{combinations} were tried or are in progress; {best}")
+        size = search.space.size
+        combinations = "the only combination" if size == 1 else f"all {size} combinations"
+        self._tools.note(f"tried {combinations} of the values in `tune`: {best}", None, None)
+        return End("exhausted", f"tried, or in progress: {combinations}; {best}")

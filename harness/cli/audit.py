@@ -93,10 +93,10 @@ def _print(result: Audit) -> None:
         emit(rows, as_json=False)
         echo()
     state = "" if result.breaks else "whole: "
-    spooled = f" ({result.spooled} of them wait in the spool)" if result.spooled else ""
+    spooled = f" ({result.spooled} of them in the spool)" if result.spooled else ""
     echo(
-        f"{state}{result.entries} entries and {result.records} records in {result.files} files on {result.branch} "
-        f"at {result.commit[:12]}{spooled}"
+        f"{state}{count_of(result.entries, 'entry', 'entries')} and {count_of(result.records, 'record')} "
+        f"in {count_of(result.files, 'file')} on {result.branch} at {result.commit[:12]}{spooled}"
     )
     for line in result.checked:
         echo(f"  {line}")

@@ -131,7 +131,7 @@ def choose_cluster(config: Config, address: str) -> DeviceChoice:
     gpus = [host.gpus[0] for host in usable if host.gpus and any("cuda" in device for device in host.devices)]
     target = config.target or (target_name(gpus[0]) if gpus else CPU)
     count = sum(len(host.devices) for host in usable)
-    reason = f"{count_of(count, 'device')} of {len(usable)} of {len(hosts)} hosts of the cluster"
+    reason = f"{count_of(count, 'device')} of {len(usable)} of {count_of(len(hosts), 'host')} of the cluster"
     return DeviceChoice(("cuda",) if gpus else ("cpu",), target, reason, cluster=address)
 
 
@@ -145,7 +145,10 @@ def cluster_checks(address: str) -> Iterator[Check]:
     devices = sum(len(host.devices) for host in hosts)
     fix = "ray start on a host with GPUs, or with --resources: docs/how-to/cluster.md"
     yield Check(
-        "cluster", "ok" if devices else "missing", f"{len(hosts)} hosts, {devices} devices", fix * (not devices)
+        "cluster",
+        "ok" if devices else "missing",
+        f"{count_of(len(hosts), 'host')}, {count_of(devices, 'device')}",
+        fix * (not devices),
     )
     if os.environ.get("RAY_AUTH_MODE", "").lower() == "disabled":
         yield Check("cluster token", "missing", "RAY_AUTH_MODE is disabled", "export RAY_AUTH_MODE=token")

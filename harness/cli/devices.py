@@ -35,7 +35,7 @@ def choose_devices(config: Config) -> DeviceChoice:
     if gpu is None:
         return DeviceChoice(("cpu",), config.target or "cpu", "no GPU was detected; --device selects another device")
     if missing := _missing_gpu_packages():
-        reason = f"a GPU was detected ({gpu}), but {' and '.join(missing)} is missing: {_INSTALL}"
+        reason = f"a GPU was detected ({gpu}), but these packages are missing: {', '.join(missing)}; {_INSTALL}"
         return DeviceChoice(("cpu",), config.target or "cpu", reason)
     return DeviceChoice(all_gpus(), config.target or gpu, f"a GPU was detected ({gpu}); --device cpu selects the CPU")
 
@@ -69,7 +69,9 @@ def require_gpu_packages() -> None:
     """
     missing = _missing_gpu_packages()
     if missing:
-        raise ConfigurationError(f"the device cuda needs {' and '.join(missing)}", remedy=_INSTALL)
+        raise ConfigurationError(
+            f"the device cuda needs packages that are missing: {', '.join(missing)}", remedy=_INSTALL
+        )
 
 
 def _is_installed(name: str) -> bool:

@@ -16,6 +16,7 @@ from harness.errors import AnswerIsNo, ConfigurationError, HarnessError
 from harness.git.repo import Repo
 from harness.ledger.coordination import read_assignments
 from harness.model.config import Config
+from harness.model.printable import count_of
 from harness.sol.hardware import table, target_name
 from harness.sol.measured_gpu import hardware_directory, stored_rates
 from harness.workspace.configuration import explain_config, load_config
@@ -52,9 +53,9 @@ def doctor(cluster: str | None, *, as_json: bool) -> None:
     missing = [check for check in checks if check.state == "missing"]
     if missing:
         count = f"{len(missing)} {'requirement is' if len(missing) == 1 else 'requirements are'} missing"
-        commands = dict.fromkeys(check.fix for check in missing)
+        fixes = dict.fromkeys(check.fix for check in missing if check.fix)
         names = ", ".join(check.name for check in missing)
-        raise AnswerIsNo(f"{count}: {names}", remedy="type\n    " + "\n    ".join(commands))
+        raise AnswerIsNo(f"{count}: {names}", remedy="\n    ".join(["to fix:", *fixes]) if fixes else None)
 
 
 def _machine() -> Iterator[Check]:
@@ -131,7 +132,7 @@ def _repository(workspace: Workspace | None) -> Iterator[Check]:
             for sentence in repo.checkout_state(config.coordination_branch):
                 yield Check("checkout", "note", sentence, "harness status")
             rows = read_assignments(repo, config.coordination_branch)
-        yield Check("COORDINATION.md", "ok", f"{len(rows)} rows on {config.coordination_branch}")
+        yield Check("COORDINATION.md", "ok", f"{count_of(len(rows), 'row')} on {config.coordination_branch}")
     except HarnessError as error:
         yield Check.of_error("COORDINATION.md", error, fix=_edit("COORDINATION.md", error))
     for name in ("daemon", "planner"):

@@ -23,6 +23,7 @@ from harness.model.config import Config, SandboxKind
 from harness.model.counters import CounterReport, report_lines
 from harness.model.devices import expand_devices, parse_device
 from harness.model.judging import Baselines, JudgeAnswer, JudgeProgress, JudgeRequest, Variant
+from harness.model.printable import count_of
 from harness.model.problem import Problem
 from harness.model.weaknesses import facts_of, weaknesses
 from harness.sol.hardware import CPU
@@ -187,7 +188,8 @@ def _make(
             echo(f"  {event.name} {event.summary}")
 
     result = make_baseline(workspace, config, problem, ask, target=judge.ready.target, stop=stop, on_event=on_event)
-    echo(f"ended: {result.end.reason} {result.end.text}; {result.submissions} submissions, {result.usd:.2f} USD")
+    submissions = count_of(result.submissions, "submission")
+    echo(f"ended: {result.end.reason} {result.end.text}; {submissions}, {result.usd:.2f} USD")
     if result.best is None:
         raise AnswerIsNo("no submission passed: baseline/ is unchanged", where=problem.key)
     directory = install_baseline(problem, result)

@@ -44,12 +44,12 @@ def measure(device: str, *, as_json: bool) -> None:
     from harness.judge.devices.lock import take_device_lock
     from harness.sol import gpu_measurement
 
-    kind, ordinal = parse_device(device)
+    kind, ordinal = parse_device(device, where="--device")
     if kind != "cuda":
         raise ConfigurationError(
             f"`{device}` is not a GPU; the CPU is measured automatically before the first bound",
             where="--device",
-            remedy="cuda:0",
+            remedy="--device cuda:0",
         )
     lock = take_device_lock(f"cuda-{gpu_measurement.gpu_id(ordinal)}", device)
     try:

@@ -27,7 +27,7 @@ from harness.ledger.standings import Standing, standings
 from harness.ledger.standings_table import for_scripts, outdated_note, totals, weakness_notes
 from harness.model.config import Budget, Config
 from harness.model.paths import run_branches
-from harness.model.printable import first_names, printable
+from harness.model.printable import count_of, first_names, printable
 from harness.model.process_status import DaemonStatus
 from harness.run_end import Limits, Outcome, Snapshot
 from harness.workspace.configuration import load_config
@@ -219,7 +219,7 @@ def _left(elapsed_s: float, done: int, limits: Limits) -> str:
         seconds = max(0, round(limits.max_minutes * 60 - elapsed_s))
         parts.append(f"{seconds // 60}:{seconds % 60:02d} left")
     if limits.max_evaluations is not None:
-        parts.append(f"{max(0, limits.max_evaluations - done)} evaluations left")
+        parts.append(f"{count_of(max(0, limits.max_evaluations - done), 'evaluation')} left")
     return "   ".join(parts)
 
 
@@ -236,7 +236,8 @@ def _panel(snapshot: Snapshot, limits: Limits) -> Any:  # noqa: ANN401 - a rich 
         cells = (status.state, status.problem, status.last_message) if status is not None else ("starting", "", "")
         table.add_row(name, *(Text(printable(cell or "-")) for cell in cells))
     daemon = snapshot.daemon or DaemonStatus()
-    head = f"{snapshot.elapsed_s:.0f} s   {daemon.evaluations_done} evaluations, {daemon.queued} queued   "
+    done = count_of(daemon.evaluations_done, "evaluation")
+    head = f"{snapshot.elapsed_s:.0f} s   {done}, {daemon.queued} queued   "
     return Group(
         Text(head + _left(snapshot.elapsed_s, daemon.evaluations_done, limits)),
         Text(printable(_doing(snapshot) + _stage(snapshot))),

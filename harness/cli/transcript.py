@@ -12,6 +12,7 @@ from harness.cli.options import run_option
 from harness.errors import AnswerIsNo
 from harness.git.repo import Repo
 from harness.ledger.accounts import Account, all_accounts, total
+from harness.model.printable import count_of
 from harness.workspace.configuration import load_config
 from harness.workspace.directories import Workspace
 
@@ -82,9 +83,10 @@ def _print(items: list[Item], openings: list[Account], *, full: bool) -> None:
         echo(f"{item.at[11:19]:8}  {kind:8}  {first}{cost}")
         for line in further:
             echo(f"{_INDENT}{line}")
-    tokens = f"{spent.tokens - spent.output_tokens} tokens read, {spent.output_tokens} written"
+    tokens = f"{count_of(spent.tokens - spent.output_tokens, 'token')} read, {spent.output_tokens} written"
     state = "ended" if last.ended else "open"
-    echo(f"{state}: {spent.usd:.4f} USD, {spent.turns} answers, {tokens}, {spent.evaluations} evaluations")
+    counts = f"{count_of(spent.turns, 'answer')}, {tokens}, {count_of(spent.evaluations, 'evaluation')}"
+    echo(f"{state}: {spent.usd:.4f} USD, {counts}")
 
 
 def _shortened(text: str, *, full: bool) -> list[str]:
@@ -92,7 +94,7 @@ def _shortened(text: str, *, full: bool) -> list[str]:
     if full:
         return lines
     cut = [line if len(line) <= _COLUMNS else f"{line[:_COLUMNS]} ..." for line in lines[:_LINES]]
-    return cut if len(lines) <= _LINES else [*cut, f"... {len(lines) - _LINES} more lines: --full"]
+    return cut if len(lines) <= _LINES else [*cut, f"... {count_of(len(lines) - _LINES, 'more line')}: --full"]
 
 
 def _row(account: Account, *, has_transcript: bool) -> dict[str, object]:

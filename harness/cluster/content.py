@@ -184,7 +184,7 @@ class ContentStore:
             raise _unusable(self._root, error) from error
         if free < least_bytes:
             raise HostFaultError(
-                f"the disk is full: {free / 1e9:.1f} GB are free, a judge needs {least_bytes / 1e9:.0f}",
+                f"the disk is full: {free / 1e9:.1f} GB are free, a judge needs {least_bytes / 1e9:.0f} GB",
                 where=str(self._root),
                 remedy="free some space on that disk",
             )

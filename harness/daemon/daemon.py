@@ -35,6 +35,7 @@ from harness.ledger.index import Index
 from harness.ledger.ledger import Ledger
 from harness.model.config import Config
 from harness.model.judging import CheckReply, JudgeReady
+from harness.model.printable import count_of
 from harness.model.process_status import DaemonStatus
 from harness.model.verdict import Verdict
 from harness.workspace.configuration import data_root_of
@@ -160,8 +161,8 @@ class Daemon:
         self._recorder.flush(force=True)
         if self._recorder.unwritten:
             raise LedgerError(
-                f"{self._recorder.unwritten} answers of the judge could not be entered and are dropped; their "
-                "candidates will be judged again",
+                f"the daemon drops {count_of(self._recorder.unwritten, 'answer')} of the judge that could not be "
+                "entered; each candidate without an entry will be judged again",
                 where=str(self._workspace.spool),
                 remedy="see the messages above for the cause",
             )

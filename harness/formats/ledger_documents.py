@@ -321,7 +321,8 @@ def check_format(version: object, subject: str, where: str, *, newest: int = LED
     raise LedgerError(
         f"{subject} has format {version}, and this harness reads {readable}",
         where=where,
-        remedy="install a newer kernel-harness: `python -m pip install --upgrade kernel-harness`",
+        remedy="install a newer kernel-harness: build its wheel in a newer clone, then "
+        "`pip install dist/kernel_harness-*.whl`",
     )
 
 

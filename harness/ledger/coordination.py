@@ -83,7 +83,9 @@ def read_text(repo: Repo, branch: str) -> str:
     raw = repo.read(repo.tip(branch), COORDINATION_NAME)
     where = f"{COORDINATION_NAME} on {branch}"
     if raw is None:
-        raise FormatError("is not there", where=where, remedy="`harness init` writes it again; commit it")
+        command = "`harness init --problems none`, which writes and commits a new one"
+        remedy = f"commit it on {branch}; without a copy, check out {branch} and run {command}"
+        raise FormatError("is not there", where=where, remedy=remedy)
     try:
         return raw.decode()
     except UnicodeDecodeError as error:

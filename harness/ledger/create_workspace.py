@@ -65,7 +65,7 @@ def create_workspace(
     free = shutil.disk_usage(root).free
     if free < _NEEDED_BYTES:  # git would print several lines, and leave an incomplete repository
         raise ConfigurationError(
-            f"the disk is full: {free / 1e6:.1f} MB are free, a new workspace needs {_NEEDED_BYTES / 1e6:.0f}",
+            f"the disk is full: {free / 1e6:.1f} MB are free, a new workspace needs {_NEEDED_BYTES / 1e6:.0f} MB",
             where=str(root),
             remedy="free some space on that disk",
         )

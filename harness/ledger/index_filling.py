@@ -258,7 +258,8 @@ class _Filling:
         try:
             row: Row = row_of(document.raw, where, partial(self._baseline_of, problem))
         except LedgerError as error:
-            self.messages.append(f"{error}: not in the standings; run `harness audit`")
+            reason = " ".join(error.message.split())
+            self.messages.append(f"{error.where or where}: {reason}: not in the standings; run `harness audit`")
             return
         if row.problem != problem:
             self.messages.append(f"{where}: an entry of {row.problem} in another problem's file: not in the standings")

@@ -7,7 +7,7 @@ from typing import Any
 
 from harness.ledger.entry_rows import Row
 from harness.ledger.standings import Standing
-from harness.model.printable import first_names, markdown_text, printable
+from harness.model.printable import count_of, first_names, markdown_text, printable
 from harness.model.weaknesses import for_scripts as weaknesses_for_scripts
 from harness.model.weaknesses import weakness_legend, weakness_mark
 
@@ -103,8 +103,9 @@ def totals(standings: Sequence[Standing]) -> str:
     answered_from_ledger = sum(standing.answered_from_ledger for standing in standings)
     repeated = f", {near_duplicates} of candidates nearly identical to an earlier one" if near_duplicates else ""
     saved = f" ({answered_from_ledger} answered from the ledger)" if answered_from_ledger else ""
-    confirmed = f"{faster} of {len(standings)} problems have a confirmed speed-up"
-    return f"{confirmed}; {evaluations} evaluations{repeated}{saved}"
+    have = "has" if len(standings) == 1 else "have"
+    confirmed = f"{faster} of {count_of(len(standings), 'problem')} {have} a confirmed speed-up"
+    return f"{confirmed}; {count_of(evaluations, 'evaluation')}{repeated}{saved}"
 
 
 def outdated_note(standings: Sequence[Standing]) -> list[str]:

@@ -11,6 +11,10 @@ from harness.errors import ConfigurationError
 _NUMBERED = re.compile(r"cuda:([0-9]{1,4})")
 
 
+DEVICES_SOURCE = "--device, or `devices` in harness.yaml"
+"""The origins of the names, for messages."""
+
+
 def expand_devices(devices: Sequence[str]) -> tuple[str, ...]:
     """Return one name per judge: `cuda:0,1` becomes `cuda:0` and `cuda:1`, an empty sequence `cpu`."""
     names: list[str] = []
@@ -20,8 +24,12 @@ def expand_devices(devices: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def parse_device(name: str) -> tuple[Literal["cpu", "cuda"], int]:
+def parse_device(name: str, *, where: str = DEVICES_SOURCE) -> tuple[Literal["cpu", "cuda"], int]:
     """Return the kind and the number of one device; the number is 0 where the name has none.
+
+    Args:
+        name: the device.
+        where: origin of the name, for the message.
 
     Raises:
         ConfigurationError: the text is not the name of a device.
@@ -33,5 +41,5 @@ def parse_device(name: str) -> tuple[Literal["cpu", "cuda"], int]:
     if numbered := _NUMBERED.fullmatch(name):
         return "cuda", int(numbered[1])
     raise ConfigurationError(
-        f"no such device: {name or 'an empty name'}", where="--device", remedy="devices: cpu, cuda, cuda:0 ..."
+        f"no such device: {name or 'an empty name'}", where=where, remedy="devices: cpu, cuda, cuda:0 ..."
     )

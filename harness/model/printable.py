@@ -83,14 +83,25 @@ def one_line(text: str, max_length: int) -> str:
     return shortened(printable(" ".join(text.split())), max_length)
 
 
-def count_of(number: int, noun: str) -> str:
+def count_of(number: int, noun: str, plural: str | None = None) -> str:
     """Return a number with its noun, such as `2 problems`.
 
     Args:
         number: selects the singular or the plural.
-        noun: in the singular; its plural ends in `s`.
+        noun: in the singular.
+        plural: None if it is the singular with an `s`.
     """
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    return f"{number} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+def amount_of(amount: float, unit: str) -> str:
+    """Return an amount with its unit and with commas, such as `20,000,000 tokens`, `1 minute` or `2.5 USD`.
+
+    Args:
+        amount: is not rounded.
+        unit: in the singular; in capitals, its plural is the same.
+    """
+    return f"{amount:,.15g} {unit if amount == 1 or unit.isupper() else f'{unit}s'}"
 
 
 def first_names(names: Sequence[str], max_names: int) -> str:

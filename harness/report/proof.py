@@ -26,7 +26,7 @@ from harness.model.paths import (
     parse_solution_path,
     solution_path,
 )
-from harness.model.printable import first_names, printable
+from harness.model.printable import count_of, first_names, printable
 from harness.model.verdict import EntryKind, Verdict
 from harness.model.weaknesses import weakness_lines
 from harness.report.merge_branches import changed_paths, text_of
@@ -158,7 +158,7 @@ def _chain_faults(chains: Chains, commit: str) -> Iterator[str]:
         at = f" seq {chain_break.seq}" if chain_break.seq is not None else ""
         yield f"the ledger at {commit[:12]} is broken: {chain_break.file}{at}: {chain_break.message}"
     if len(chains.breaks) > _MAX_LISTED:
-        yield f"and {len(chains.breaks) - _MAX_LISTED} more breaks: `harness audit` prints all"
+        yield f"and {count_of(len(chains.breaks) - _MAX_LISTED, 'more break')}: `harness audit` prints all breaks"
 
 
 def _entry_faults(problem: str, entries: Sequence[Entry]) -> Iterator[str]:

@@ -111,7 +111,9 @@ def _read(workspace: Workspace) -> tuple[dict[str, Any], dict[tuple[str | int, .
         text = read_bytes(workspace.config_file, max_bytes=DOCUMENT_BYTES, where=where).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(
-            f"cannot be read: {error}", where=where, remedy="repair it, or move it away and run `harness init`"
+            f"cannot be read: {error}",
+            where=where,
+            remedy=f"repair it, or take the committed one: `git checkout HEAD -- {CONFIG_NAME}`",
         ) from error
     try:
         document, lines = parse_yaml(text, where=where)

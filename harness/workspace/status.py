@@ -127,7 +127,7 @@ def no_run(workspace: Workspace, owner: str) -> Iterator[None]:
             raise ConfigurationError(
                 f"a run is in progress in this workspace: {error.message}",
                 where=str(workspace.root),
-                remedy="harness stop ends it; `harness status` shows it",
+                remedy="`harness stop` ends it; `harness status` shows it",
             ) from error
         yield
 

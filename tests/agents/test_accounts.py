@@ -87,16 +87,18 @@ def test_spending_counts_each_account_once_while_it_moves_into_the_ledger(site: 
         assert (spend_tracker.spent().usd, spend_tracker.spent("w02").usd) == (3.0, 2.0)
 
 
-def test_limits_name_what_is_used_up() -> None:
+def test_a_reached_limit_is_named() -> None:
     spent = replace(Spent(usd=5.0, turns=10, evaluations=3, seconds=120), input_tokens=100)
 
     def reached(budget: Budget, scope: str) -> str | None:
         return reached_limit((UsageLimit(budget, scope, lambda: spent),))
 
     assert reached(Budget(), "x") is None
-    assert reached(Budget(usd=5.0), "for w01") == "5 USD for w01 are used up"
-    assert reached(Budget(minutes=2), "x") == "2 minutes x are used up"
-    assert reached(Budget(tokens=100), "x") == "100 tokens x are used up"
+    assert reached(Budget(usd=5.0), "for w01") == "the limit of 5 USD for w01 is reached"
+    assert reached(Budget(usd=2.5), "for the run main") == "the limit of 2.5 USD for the run main is reached"
+    assert reached(Budget(minutes=2), "for w01") == "the limit of 2 minutes for w01 is reached"
+    assert reached(Budget(evaluations=1), "for w01") == "the limit of 1 evaluation for w01 is reached"
+    assert reached(Budget(tokens=100), "for a session") == "the limit of 100 tokens for a session is reached"
     assert reached(Budget(usd=6, turns=11, minutes=3, evaluations=4), "x") is None
 
 

@@ -102,7 +102,7 @@ def test_only_the_messages_api_passes(workspace: Workspace, model: ScriptedModel
 
 
 def test_a_session_past_its_budget_is_refused(workspace: Workspace, model: ScriptedModel) -> None:
-    status, text = ask(workspace, model, limit_message="5 USD for a session are used up")
+    status, text = ask(workspace, model, limit_message="the limit of 5 USD for a session is reached")
     assert status == 400
     assert "5 USD" in text
     assert model.requests == []

@@ -122,7 +122,7 @@ def test_transcripts_are_kept_for_each_session_and_printed(site: Site, program: 
     shown = site.call("transcript", "w01").stdout
     assert f"session {second.id} of w01 on t/one (command, command)\n" in shown
     assert "output    no licence\n" in shown
-    assert "open: 0.2500 USD, 3 answers, 100 tokens read, 20 written, 1 evaluations\n" in shown
+    assert "open: 0.2500 USD, 3 answers, 100 tokens read, 20 written, 1 evaluation\n" in shown
     before = site.call("transcript", "w01", "--session", first.id[:8]).stdout.splitlines()
     kinds = [line[10:20].strip() for line in before if line[10:20].strip() and line[20:21] != " "][1:-1]
     assert kinds == ["output", "tool", "result", "output", "tool", "result", "output"], before

@@ -56,13 +56,13 @@ def test_a_detached_run_survives_a_hangup_and_is_followed_to_its_end(site: Site)
     output, _ = follower.communicate(timeout=240)
     assert follower.returncode == 0, output
     assert "w01: " in output
-    assert "ended: 2 evaluations are made" in output
-    assert output.endswith("the run has ended: 2 evaluations are made (exit code 0)\n")
+    assert "ended: the limit of 2 evaluations is reached" in output
+    assert output.endswith("the run has ended: the limit of 2 evaluations is reached (exit code 0)\n")
     assert evaluations(site) == 2
     site.no_strays()
     ended = site.call("attach")
     assert ended.returncode == 1
-    assert "the last one ended: 2 evaluations are made (exit code 0)" in ended.stdout
+    assert "the last one ended: the limit of 2 evaluations is reached (exit code 0)" in ended.stdout
 
 
 def test_a_run_that_cannot_work_reports_the_reason_and_its_exit_code(site: Site) -> None:

@@ -29,7 +29,7 @@ def place(tmp_path: Path) -> Place:
 def test_a_healthy_ledger_exits_0(place: Place) -> None:
     completed = harness(place.workspace.root, "audit")
     assert completed.returncode == 0, completed.stderr
-    assert completed.stdout.startswith("whole: 9 entries and 0 records in 1 files on main at ")
+    assert completed.stdout.startswith("whole: 9 entries and 0 records in 1 file on main at ")
 
 
 def test_each_break_is_named_and_exits_1(place: Place) -> None:

@@ -7,6 +7,9 @@ import os
 from importlib.util import find_spec
 from pathlib import Path
 
+import pytest
+
+from harness.cli.preflight.check import Check
 from tests.cli.test_devices import see_gpu
 from tests.site import Site, git
 from tests.waiting import wait_until
@@ -59,6 +62,16 @@ def test_what_is_missing_comes_with_the_command_that_fixes_it(site: Site, tmp_pa
     assert "bubblewrap" in rows["bubblewrap"]["fix"]
     assert (rows["C++ compiler"]["state"], rows["C++ compiler"]["fix"]) == ("missing", "apt-get install g++")
     assert rows["git"]["state"] == "ok"
+
+
+def test_only_the_fixes_that_exist_are_listed(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_fix, without_fix = Check("a", "missing", "broken", "pip install a"), Check("b", "missing", "broken")
+    monkeypatch.setattr("harness.cli.doctor._run", lambda _: [])
+    monkeypatch.setattr("harness.cli.doctor._machine", lambda: [without_fix, with_fix])
+    shown = site.call("doctor").stdout
+    assert shown.endswith("harness: 2 requirements are missing: b, a\n  to fix:\n    pip install a\n")
+    monkeypatch.setattr("harness.cli.doctor._machine", lambda: [without_fix])
+    assert site.call("doctor").stdout.endswith("harness: 1 requirement is missing: b\n")
 
 
 def test_every_value_comes_with_its_source(site: Site) -> None:
@@ -138,7 +151,9 @@ def test_what_a_gpu_needs_is_looked_for(site: Site, tmp_path: Path) -> None:
         assert code == 1
         assert rows["GPU packages"]["state"] == "missing"
         assert rows["GPU packages"]["fix"].startswith("pip install 'kernel-harness[gpu13]'")
-        assert rows["default device"]["found"].startswith("cpu: a GPU was detected (h200), but cupy")
+        assert rows["default device"]["found"].startswith(
+            "cpu: a GPU was detected (h200), but these packages are missing: cupy"
+        )
     if find_spec("cutlass") is None:
         assert "pip install nvidia-cutlass-dsl" in rows["cutlass"]["found"]
 

@@ -66,7 +66,7 @@ def test_a_wrong_solution_exits_with_1_and_the_reason(tmp_path: Path) -> None:
         (("evaluate", "."), "is not inside a problem directory"),
         (("evaluate", "made/scale"), "no solution.yaml in"),
         (("evaluate", "made/scale", "--solution", "their.json"), "their.json"),
-        (("evaluate", "made/scale", "--device", "foo"), "--device: no such device: foo"),
+        (("evaluate", "made/scale", "--device", "foo"), "--device, or `devices` in harness.yaml: no such device: foo"),
         (("baseline", "other/problem"), "no problem `other/problem`"),
         (("baseline", "made/scale", "--max-usd", "5"), "limit what --make starts; add --make"),
     ],

@@ -32,7 +32,16 @@ def test_every_verb_has_help_of_its_own() -> None:
 def test_an_unknown_verb_is_a_usage_error() -> None:
     completed = run("frobnicate")
     assert completed.returncode == 2
-    assert "No such command 'frobnicate'" in completed.stderr
+    assert completed.stderr == "harness: No such command 'frobnicate'.\n  harness --help    # lists the commands\n"
+
+
+def test_a_usage_error_names_the_command_and_its_help() -> None:
+    within_group = run("problems", "frobnicate").stderr.splitlines()
+    assert within_group[0].startswith("harness: problems: No such command 'frobnicate'")
+    assert within_group[1] == "  harness problems --help    # lists the commands"
+    of_command = run("status", "--frobnicate").stderr.splitlines()
+    assert of_command[0].startswith("harness: status: No such option")
+    assert of_command[1] == "  harness status --help    # lists its arguments"
 
 
 def test_outside_a_workspace_the_error_has_a_fix_and_no_traceback(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def test_a_limit_is_met_exactly_and_everything_is_left_clean(site: Site) -> None
     branches = git(site.root, "branch", "--list", "--format=%(refname:short)", "agents/*").split()
     assert branches == ["agents/main/w01/t/one", "agents/main/w02/t/one"]
     assert git(site.root, "status", "--porcelain") == ""
-    assert "ended: 5 evaluations are made" in completed.stdout
+    assert "ended: the limit of 5 evaluations is reached" in completed.stdout
     assert re.search(r"t/one +100 us", completed.stdout), completed.stdout
     site.no_strays()
     audit = site.call("audit")
@@ -65,7 +65,7 @@ def test_a_limit_is_met_exactly_and_everything_is_left_clean(site: Site) -> None
     assert second.returncode == 0, second.stdout
     assert len(trees(site)) == len(set(trees(site))) == 8
     report = json.loads(second.stdout)
-    assert report["ended"] == "3 evaluations are made"
+    assert report["ended"] == "the limit of 3 evaluations is reached"
     (problem,) = report["problems"]
     assert (problem["problem"], problem["evaluations"]) == ("t/one", 8)
     assert problem["champion"]["speedup"] == pytest.approx(1.35, abs=0.01)
@@ -100,7 +100,7 @@ def test_minutes_end_it_and_a_judge_that_was_never_ready_is_an_error(site: Site)
     completed = site.run(*ONE, "--max-minutes", "0.05", extra={"HARNESS_JUDGE_COMMAND": "sh -c 'sleep 600'"})
     assert completed.returncode == 2, completed.stdout
     assert re.search(r"no judge became ready within \d+ s, so nothing was evaluated", completed.stdout)
-    assert "ended: 0.05 minutes are over" in completed.stdout
+    assert "ended: the limit of 0.05 minutes is reached" in completed.stdout
     assert "not beaten: t/one: not evaluated yet" in completed.stdout
     assert re.search(rf"pending: \d submissions? .* judged yet: .*t/one by w07 \({commit.id[:12]}\)", completed.stdout)
     assert "`harness start` judges them\n" in completed.stdout

@@ -50,7 +50,7 @@ class WrongUse:
     within_s: float = 3.0
 
 
-NO_DEVICE, DEVICES = r"--device: no such device: {}$", "devices: cpu, cuda, cuda:0"
+NO_DEVICE, DEVICES = r"--device, or `devices` in harness.yaml: no such device: {}$", "devices: cpu, cuda, cuda:0"
 ROWS = (
     # Devices.
     *(
@@ -185,8 +185,8 @@ ROWS = (
     WrongUse(
         "full disk",
         ON_CPU,
-        "the disk is full: 0.0 GB are free, a run needs 1",
-        "rm -r .harness/cache",
+        "the disk is full: 0.0 GB are free, a run needs 1 GB$",
+        "/disk/site/.harness/cache can be deleted",
         full_disk,
         "disk",
     ),

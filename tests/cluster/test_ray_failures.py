@@ -254,7 +254,7 @@ def test_a_whole_run_judges_on_the_cluster(tmp_path: Path, nodes: RayNodes) -> N
         options = ("--agent", "tuner", "--workers", "1", "--cluster", nodes.address, "--max-evaluations", "3")
         completed = site.run("start", *options, extra=nodes.ray_environment())
         assert completed.returncode == 0, completed.stdout
-        assert "ended: 3 evaluations are made" in completed.stdout
+        assert "ended: the limit of 3 evaluations is reached" in completed.stdout
         entries = [entry for entry in site.entries() if entry.device is not None]
         assert {entry.device.model_dump()["host"] for entry in entries if entry.device} == {socket.gethostname()}
         site.no_strays()

@@ -110,7 +110,8 @@ def test_a_newer_format_names_the_command_that_reads_it() -> None:
         split(HEADER.replace(b"2", b"3"), "ledger/a/b.yaml")
     assert str(caught.value) == (
         "ledger/a/b.yaml:1: the ledger file has format 3, and this harness reads formats 1 to 2\n"
-        "  install a newer kernel-harness: `python -m pip install --upgrade kernel-harness`"
+        "  install a newer kernel-harness: build its wheel in a newer clone, then "
+        "`pip install dist/kernel_harness-*.whl`"
     )
 
 

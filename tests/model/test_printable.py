@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.errors import HarnessError
-from harness.model.printable import markdown_text, one_line, printable, printable_json
+from harness.model.printable import amount_of, count_of, markdown_text, one_line, printable, printable_json
 
 NASTY = "a\x1b[2J\r\nb\u202ec\u2066d\x00e\x7ff\x85g\U000e0041h\ud800"
 ESCAPED = r"a\x1b[2J\r\nb\u202ec\u2066d\x00e\x7ff\x85g\U000e0041h\ud800"
@@ -33,6 +33,14 @@ def test_markdown_opens_no_cell_link_tag_or_code() -> None:
     text = "a|b `c` <img src=x> [d](http://e)\n# f"
     assert markdown_text(text) == "a\\|b \\`c\\` &lt;img src=x> \\[d](http://e)\\n# f"
     assert markdown_text(text, keep_code=True) == "a|b `c` &lt;img src=x> \\[d](http://e)\\n# f"
+
+
+def test_a_number_comes_with_the_right_form_of_its_noun() -> None:
+    assert [count_of(number, "problem") for number in (0, 1, 2)] == ["0 problems", "1 problem", "2 problems"]
+    assert [count_of(number, "entry", "entries") for number in (1, 2)] == ["1 entry", "2 entries"]
+    assert amount_of(20_000_000, "token") == "20,000,000 tokens"
+    assert [amount_of(minutes, "minute") for minutes in (1.0, 0.05)] == ["1 minute", "0.05 minutes"]
+    assert [amount_of(usd, "USD") for usd in (1, 2.5)] == ["1 USD", "2.5 USD"]
 
 
 @given(st.text(st.characters(), max_size=60))

@@ -25,7 +25,7 @@ from harness.judge.build.builder import compile_one_function
 from harness.judge.devices.cuda_environment import require_no_mps
 from harness.judge.isolation.sandbox import check
 from harness.model.config import SandboxKind
-from harness.model.devices import expand_devices, parse_device
+from harness.model.devices import DEVICES_SOURCE, expand_devices, parse_device
 from harness.sol.hardware import CPU, table, target_name
 from harness.workspace.directories import Workspace
 from harness.workspace.processes import gpu_names, output_of
@@ -46,7 +46,9 @@ def check_devices(plan: RunPlan) -> str:
     repeated = next((device for device in parsed if parsed.count(device) > 1), None)
     if repeated is not None:
         raise ConfigurationError(
-            f"a device is named twice: {repeated[0]}:{repeated[1]}", where="--device", remedy="name each device once"
+            f"a device is named twice: {repeated[0]}:{repeated[1]}",
+            where=DEVICES_SOURCE,
+            remedy="name each device once",
         )
     numbers = [number for kind, number in parsed if kind == "cuda"]
     if numbers and not os.environ.get("HARNESS_JUDGE_COMMAND"):
@@ -58,13 +60,13 @@ def _check_gpus(highest: int) -> None:
     names = gpu_names()
     if not names:
         raise ConfigurationError(
-            "nvidia-smi lists no GPU", where="--device", remedy="--device cpu, or install NVIDIA's driver"
+            "nvidia-smi lists no GPU", where=DEVICES_SOURCE, remedy="--device cpu, or install NVIDIA's driver"
         )
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     count = len(visible.split(",")) if visible else len(names)
     if highest >= count:
         listed = ", ".join(f"cuda:{number}" for number in range(count))
-        raise ConfigurationError(f"no such device: cuda:{highest}", where="--device", remedy=f"GPUs here: {listed}")
+        raise ConfigurationError(f"no such device: cuda:{highest}", where=DEVICES_SOURCE, remedy=f"GPUs here: {listed}")
     require_gpu_packages()
     require_no_mps()
 
@@ -91,10 +93,11 @@ def check_disk(plan: RunPlan) -> Check:
     directories = (workspace.root, workspace.git_common_dir) if plan.workspace else (workspace.root,)
     free_gb, directory = min((shutil.disk_usage(path).free / 1e9, path) for path in directories)
     if free_gb < _REQUIRED_GB:
+        same_disk = plan.workspace is not None and directory.stat().st_dev == workspace.root.stat().st_dev
         raise ConfigurationError(
-            f"the disk is full: {free_gb:.1f} GB are free, a run needs {_REQUIRED_GB}",
+            f"the disk is full: {free_gb:.1f} GB are free, a run needs {_REQUIRED_GB} GB",
             where=str(directory),
-            remedy="rm -r .harness/cache    # a cache, which is filled again",
+            remedy=f"free space on that disk{f'; {workspace.cache} can be deleted' if same_disk else ''}",
         )
     space = f"{free_gb:.0f} GB free"
     if free_gb < _RECOMMENDED_GB:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from harness.cli.display.output import echo, echo_document, emit, json_option
-from harness.model.printable import first_names
+from harness.model.printable import count_of, first_names
 from harness.workspace.directories import Workspace
 
 if TYPE_CHECKING:
@@ -159,6 +159,7 @@ def _print_summary(log: ExtractionLog, directory: Path, *, dry_run: bool) -> Non
     workloads = sum(len(problem.workloads) for problem in log.problems)
     where = "nothing is written (--dry-run)" if dry_run else f"in {directory}"
     echo(
-        f"\n{len(log.problems)} problems with {workloads} workloads from {len(log.seconds)} architectures "
-        f"in {sum(log.seconds.values()):.0f} s, {len(log.skipped)} modules skipped; {where}"
+        f"\n{count_of(len(log.problems), 'problem')} with {count_of(workloads, 'workload')} "
+        f"from {count_of(len(log.seconds), 'architecture')} in {sum(log.seconds.values()):.0f} s, "
+        f"{count_of(len(log.skipped), 'module')} skipped; {where}"
     )

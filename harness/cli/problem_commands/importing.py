@@ -19,7 +19,7 @@ from harness.formats.requirements import count_causes, target_memory_bytes, unme
 from harness.formats.solution_json import read_solution_json, solution_from_json
 from harness.formats.solutions import check_solution, load_solution
 from harness.model.paths import SOLUTIONS, is_target
-from harness.model.printable import first_names
+from harness.model.printable import count_of, first_names
 from harness.sol.hardware import table
 from harness.workspace.configuration import data_root_of, load_config
 from harness.workspace.directories import Workspace
@@ -167,6 +167,7 @@ def _print_imported(rows: Sequence[Mapping[str, Any]], target: str) -> None:
     for warning in warnings[:_MAX_WARNINGS]:
         echo(f"warning: {warning}")
     if len(warnings) > _MAX_WARNINGS:
-        echo(f"and {len(warnings) - _MAX_WARNINGS} more warnings: `harness problems check` prints them all")
+        omitted = count_of(len(warnings) - _MAX_WARNINGS, "more warning")
+        echo(f"and {omitted}: `harness problems check` prints all warnings")
     imported = sum(row["imported"] for row in rows)
-    echo(f"{imported} of {len(rows)} problems imported, {len(rows) - len(unusable)} usable on {target}")
+    echo(f"{imported} of {count_of(len(rows), 'problem')} imported, {len(rows) - len(unusable)} usable on {target}")

@@ -9,6 +9,7 @@ from typing import Any
 
 from harness.corpus.deep_check.check_problem import DeepFindings
 from harness.corpus.deep_check.exceptions import ExceptionFile
+from harness.model.printable import count_of
 
 _FATES = {"killed": "killed", "indistinguishable": "indistinguishable from rounding", "excepted": "excepted",
           "survived": "survived"}  # fmt: skip
@@ -77,7 +78,11 @@ def line_of(report: ProblemReport) -> str:
     """Return the report of a problem in one line."""
     findings = report.findings
     mutants = ", ".join(f"{report.fates[fate]} {fate}" for fate in _FATES if report.fates[fate])
-    module = f"module equal at {findings.module.shapes} shapes" if findings.module.shapes else "module not compared"
+    module = (
+        f"module equal at {count_of(findings.module.shapes, 'shape')}"
+        if findings.module.shapes
+        else "module not compared"
+    )
     state = "BAD" if report.failures else "ok "
     return f"{state}  {findings.key}  mutants: {mutants or 'none'}; {module}; {findings.seconds:.1f} s"
 
@@ -96,9 +101,9 @@ def summary(reports: Sequence[ProblemReport], wall_s: float) -> list[str]:
     compared = sum(module.shapes > 0 for module in modules)
     counts = [f"{fates[fate]} {word}" for fate, word in _FATES.items()]
     lines = [
-        f"{len(reports)} problems in {wall_s:.0f} s, {failing} with failures",
-        f"{fates.total()} mutants: {', '.join(counts)}",
-        f"{compared} problems compared with the original module",
+        f"{count_of(len(reports), 'problem')} in {wall_s:.0f} s, {failing} with failures",
+        f"{count_of(fates.total(), 'mutant')}: {', '.join(counts)}",
+        f"{count_of(compared, 'problem')} compared with the original module",
     ]
     lines += [f"{number} not compared: {reason}" for reason, number in skipped.most_common()]
     without = [report.findings.key for report in reports if report.findings.verdicts.note is not None]
@@ -106,5 +111,5 @@ def summary(reports: Sequence[ProblemReport], wall_s: float) -> list[str]:
         lines.append(f"{len(without)} without the rule on precision: {', '.join(without)}")
     stale = sum(len(report.stale) for report in reports)
     if stale:
-        lines.append(f"{stale} stale exceptions")
+        lines.append(count_of(stale, "stale exception"))
     return lines

@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from harness.errors import LedgerError
 from harness.formats.ledger_documents import render, render_entry
 from harness.git.branch_commits import AppendedFile
 from harness.git.repo import Repo
@@ -44,6 +45,20 @@ def test_only_what_was_appended_is_read(
     index.refresh(repo)
     assert parsed == [f"{FILE} seq 4", f"{FILE} seq 5"]  # read from the spool before, so not read again from the branch
     assert index.count() == 5
+
+
+def test_an_unreadable_entry_is_one_line_without_the_remedy(
+    ledger: Ledger, index: Index, repo: Repo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreadable(_raw: bytes, where: str, _baseline_of: BaselineOf) -> object:
+        raise LedgerError("the document has\nformat 3", where=where, remedy="install a newer one")
+
+    monkeypatch.setattr("harness.ledger.index_filling.row_of", unreadable)
+    fill(ledger, 1)
+    ledger.flush(force=True)
+    assert index.refresh(repo) == [
+        f"{FILE} seq 1: the document has format 3: not in the standings; run `harness audit`"
+    ]
 
 
 def test_a_reader_without_a_wait_reads_the_index_while_another_refreshes_it(
