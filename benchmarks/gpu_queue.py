@@ -143,8 +143,8 @@ def _entered(workspace: Workspace, repo: Repo, key: str) -> _Entered:
         if not entry.get("answered_from")
     ]
     kinds = [entry["kind"] for entry in entries]
-    costs = [entry["cost"] for entry in entries if entry["kind"] != "baseline" and entry["cost"] is not None]
-    judge_s = sum(cost["build_s"] + cost["judge_s"] for cost in costs)
+    costs = [entry["cost"] for entry in entries if entry["kind"] in {"evaluation", "confirmation"}]
+    judge_s = sum(cost["build_s"] + cost["judge_s"] for cost in costs if cost is not None)
     return _Entered(kinds.count("evaluation"), kinds.count("confirmation"), judge_s)
 
 
