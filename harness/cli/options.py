@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
+from typing import Any
 
 import click
 
+
+class _FiniteRange(click.FloatRange):
+    """Finite numbers in a range. Comparisons with NaN are false, so that click's own range accepts it."""
+
+    def convert(
+        self,
+        value: Any,  # noqa: ANN401 - as in click's own type
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> float:
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number.", param, ctx)
+        return number
+
+
 COUNT = click.IntRange(min=1)
-POSITIVE = click.FloatRange(min=0, min_open=True)
+POSITIVE = _FiniteRange(min=0, min_open=True)
+NOT_NEGATIVE = _FiniteRange(min=0)
 OUTPUT_FILE = click.Path(path_type=Path, dir_okay=False)
 
 agent_option = click.option("--agent", type=click.Choice(["claude", "command", "tuner"]), help="The kind of agent.")

@@ -268,7 +268,7 @@ def worker(name: str, agent: str | None, run_name: str | None, target: str | Non
 
 @click.command()
 @click.option(
-    "--within", "within_s", type=float, default=90.0, show_default=True, metavar="S", help="Timeout in seconds."
+    "--within", "within_s", type=POSITIVE, default=90.0, show_default=True, metavar="S", help="Timeout in seconds."
 )
 def stop(within_s: float) -> None:
     """End a running `harness start` cleanly, and wait until it has ended."""
