@@ -160,6 +160,8 @@ def planner(
 
     The command `simulate` compares policies without a workspace.
     """
+    if policies and not replay:
+        raise click.UsageError("--policy needs --replay: the planner itself decides by the newest policy")
     if context.invoked_subcommand is not None:
         return
     from harness.planner.planner import run_planner

@@ -59,6 +59,13 @@ def test_without_a_workspace_it_fails_with_the_fix(tmp_path: Path) -> None:
     assert "make one with `harness init DIR`" in completed.stderr
 
 
+@pytest.mark.parametrize("options", [("--top",), ("--seed", "0"), ("--device", "cpu")])
+def test_options_of_a_rerun_are_refused_without_one(tmp_path: Path, options: tuple[str, ...]) -> None:
+    completed = harness(tmp_path, "audit", *options)
+    assert completed.returncode == 2
+    assert "select what --rerun measures; add --rerun N\n  harness audit --help" in completed.stderr
+
+
 def test_a_missing_branch_is_reported(tmp_path: Path) -> None:
     workspace = make_workspace(tmp_path / "w")
     git(workspace.root, "branch", "-m", "main", "trunk")

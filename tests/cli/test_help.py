@@ -75,6 +75,12 @@ def test_a_limit_that_is_no_finite_number_above_0_is_refused(
     assert f"harness {arguments[0]} --help" in completed.stderr
 
 
+def test_a_policy_without_a_replay_is_refused_before_a_planner_starts(tmp_path: Path) -> None:
+    completed = call_harness("planner", "--policy", "gain-bandit", cwd=tmp_path)
+    assert completed.returncode == 2
+    assert completed.stderr.startswith("harness: planner: --policy needs --replay")
+
+
 def test_an_unknown_verb_is_a_usage_error() -> None:
     completed = run("frobnicate")
     assert completed.returncode == 2
