@@ -13,7 +13,7 @@ from harness.cli.display.output import echo_lines, emit, json_option
 from harness.cli.display.standings import speedup_with_margin
 from harness.cli.display.tables import Column, screen_width, table_lines
 from harness.cli.merge_commands import opened
-from harness.cli.options import COUNT
+from harness.cli.options import COUNT, RUN
 from harness.errors import AnswerIsNo
 from harness.git.repo import Repo
 from harness.ledger.entry_rows import Row
@@ -36,7 +36,7 @@ class _LogLine:
 
 @click.command()
 @click.argument("problem", required=False, shell_complete=complete_problem)
-@click.option("--run", metavar="NAME", help="Entries of this run only.")
+@click.option("--run", type=RUN, metavar="NAME", help="Entries of this run only.")
 @click.option("-n", "--number", type=COUNT, default=20, show_default=True, help="Number of entries.")
 @json_option
 def log(problem: str | None, *, run: str | None, number: int, as_json: bool) -> None:

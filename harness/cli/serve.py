@@ -11,6 +11,7 @@ import click
 
 from harness.cli.display.output import echo, echo_lines
 from harness.cli.display.progress import progress_bar
+from harness.cli.options import RUN
 from harness.git.repo import Repo
 from harness.ledger.index import Index
 from harness.model.config import Config
@@ -28,7 +29,7 @@ PORT = 8470
     "--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="0 selects a free port.", metavar="N"
 )
 @click.option("--bind", metavar="ADDRESS", default="127.0.0.1", show_default=True, help="IP address to listen at.")
-@click.option("--run", metavar="NAME", help="The run; by default the one in progress, else harness.yaml's.")
+@click.option("--run", type=RUN, metavar="NAME", help="The run; by default the one in progress, else harness.yaml's.")
 @click.option(
     "--target", metavar="NAME", help="The target; by default that of the run in progress or of its last entry."
 )

@@ -75,6 +75,31 @@ def test_a_limit_that_is_no_finite_number_above_0_is_refused(
     assert f"harness {arguments[0]} --help" in completed.stderr
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ("worker", "a/b"),
+            "worker: Invalid value for 'NAME': `a/b` cannot name a worker; expected at most 32 letters",
+        ),
+        (("worker", "../x"), "`../x` cannot name a worker"),
+        (("worker", "w" * 33), "cannot name a worker; expected at most 32 letters, digits, `_` and `-`, the first a"),
+        (("planner", "--worker", "w.1"), "planner: Invalid value for '--worker': `w.1` cannot name a worker"),
+        (("report", "--run", "../main"), "report: Invalid value for '--run': `../main` cannot name a run; expected"),
+        (("status", "--run", "a b"), "`a b` cannot name a run"),
+        (("log", "--run", ""), "`` cannot name a run"),
+        (("serve", "--run", "a/b"), "`a/b` cannot name a run"),
+        (("daemon", "--run", "a/b"), "`a/b` cannot name a run"),
+    ],
+)
+def test_a_name_that_a_run_or_worker_cannot_have_is_refused(
+    arguments: tuple[str, ...], message: str, tmp_path: Path
+) -> None:
+    completed = call_harness(*arguments, cwd=tmp_path)
+    assert completed.returncode == 2
+    assert message in completed.stderr
+
+
 def test_a_policy_without_a_replay_is_refused_before_a_planner_starts(tmp_path: Path) -> None:
     completed = call_harness("planner", "--policy", "gain-bandit", cwd=tmp_path)
     assert completed.returncode == 2
