@@ -51,7 +51,8 @@ def serve(workspace: Path, *, port: int, bind: str, run: str | None, target: str
         collector = Collector(directory, repo, index, run=run, target=target)
         with progress_bar("reading the ledger") as progress:
             texts = collector.collect(progress)
-        echo_lines((f"harness: {message}" for message in (*collector.messages, *_warnings(config, bind))), err=True)
+        warnings = _warnings(config, bind, port=listener.getsockname()[1])
+        echo_lines((f"harness: {message}" for message in (*collector.messages, *warnings)), err=True)
         stack.pop_all()  # `serve_page` closes all of them
         serve_page(listener, collector, texts, _announce)
 
@@ -61,12 +62,12 @@ def _announce(url: str) -> None:
     echo("Ctrl-C ends this server and does not end the run", err=True)
 
 
-def _warnings(config: Config, bind: str) -> Iterator[str]:
+def _warnings(config: Config, bind: str, port: int) -> Iterator[str]:
     """Yield a warning for each setting that weakens the page's protection."""
     if not ipaddress.ip_address(bind).is_loopback:
         yield (
             f"warning: other machines can connect to {bind}, and the connection is not encrypted: "
-            f"`ssh -L {PORT}:127.0.0.1:{PORT} HOST` from the other machine is safer than --bind"
+            f"`ssh -L {port}:127.0.0.1:{port} HOST` from the other machine is safer than --bind"
         )
     if config.agent.network == "host":
         yield "warning: agents have this machine's network (agent.network: host): only the token protects the page"
