@@ -53,10 +53,11 @@ def audit(
     workspace = Workspace.find()
     reruns: list[Rerun] = []
     spread: Spread | None = None
+    branch = load_config(workspace).coordination_branch
     with Repo(workspace) as repo:
+        repo.check_coordination_branch(branch)
         start = since_when(repo, since) if since else None
         with progress_bar("auditing") as progress:
-            branch = load_config(workspace).coordination_branch
             result = run_audit(workspace, repo, branch=branch, progress=progress, since=start)
         if rerun is not None:
             reruns, spread = _measure_again(workspace, repo, rerun, top=top, seed=seed, device=device)

@@ -160,6 +160,7 @@ def opened(*, patience_s: float | None = None) -> Iterator[tuple[Workspace, Conf
     workspace = Workspace.find()
     config = load_config(workspace)
     with Repo(workspace) as repo, Index(workspace, branch=config.coordination_branch) as index:
+        repo.check_coordination_branch(config.coordination_branch)
         with progress_bar("reading the ledger") as progress:
             messages = index.refresh(repo, progress, patience_s=patience_s)
         echo_lines((f"harness: {message}" for message in messages), err=True)

@@ -239,6 +239,7 @@ def _replay(workspace: Workspace, config: Config, policies: tuple[str, ...], *, 
     from harness.planner.replay import replay as decide_again
 
     with Repo(workspace) as repo:
+        repo.check_coordination_branch(config.coordination_branch)
         decisions = decide_again(workspace, repo, config)
     if policies:
         compared = compare(decisions, dict(policy_named(name) for name in policies))

@@ -47,6 +47,7 @@ def serve(workspace: Path, *, port: int, bind: str, run: str | None, target: str
     with ExitStack() as stack:
         listener = stack.enter_context(listen(bind, port))
         repo = stack.enter_context(Repo(directory))
+        repo.check_coordination_branch(config.coordination_branch)
         index = stack.enter_context(Index(directory, branch=config.coordination_branch))
         collector = Collector(directory, repo, index, run=run, target=target)
         with progress_bar("reading the ledger") as progress:

@@ -40,6 +40,7 @@ def submit(message: str, target: str | None, deadline_s: float, *, wait: bool, a
     target_name = config.target or "cpu"
     commit_trailers = trailers(run=config.run, worker=place.worker, agent="person", session="none")
     with Repo(place.workspace) as repo:
+        repo.check_coordination_branch(config.coordination_branch)
         submission = commit(
             repo,
             place.worktree,

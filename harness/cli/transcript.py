@@ -41,6 +41,7 @@ def transcript(
     workspace = Workspace.find()
     config = load_config(workspace, {"run": run})
     with Repo(workspace) as repo:
+        repo.check_coordination_branch(config.coordination_branch)
         every = all_accounts(workspace, repo, config.coordination_branch)
     accounts = [
         opening for opening in every if (opening.run, opening.worker) == (config.run, worker) and opening.session
