@@ -286,7 +286,7 @@ def stop_running(workspace: Workspace, within_s: float) -> bool:
     if _lock_is_held(workspace, within_s):
         raise ConfigurationError(
             f"harness start (process {status.pid}) has not ended within {within_s:.0f} s",
-            remedy=f"kill {status.pid}; no data is lost",
+            remedy=f"wait and try again: `harness stop --within 300`; or `kill -9 {status.pid}`: no data is lost",
         )
     return True
 

@@ -16,7 +16,14 @@ from harness.errors import AnswerIsNo, ConfigurationError
 from harness.model.process_status import DaemonStatus, StartStatus
 from harness.workspace.directories import Workspace
 from harness.workspace.log_files import GrowingFile, rotate
-from harness.workspace.status import is_alive, no_run, read_run_result, read_start_status, running_processes
+from harness.workspace.status import (
+    is_alive,
+    no_run,
+    read_run_result,
+    read_start_status,
+    result_of,
+    running_processes,
+)
 
 _POLL_S = 0.1
 _START_TIMEOUT_S = 900.0
@@ -31,9 +38,8 @@ def attach() -> int:
     """
     workspace = Workspace.find()
     status = read_start_status(workspace)
-    result = read_run_result(workspace)
     if status is None or not is_alive(status):
-        last = f"; the last one ended: {result.ended} (exit code {result.exit_code})" if result else ""
+        last = _last_end(workspace, status)
         raise AnswerIsNo(f"no `harness start` runs in this workspace{last}", remedy="harness start --detach")
     log = _output_of(status)
     output = GrowingFile(log, from_end=True)
@@ -46,8 +52,8 @@ def attach() -> int:
         echo("the run continues: `harness attach` follows it again, `harness stop` ends it", err=True)
         raise
     echo_lines(output.new_lines(at_end=True))
-    result = read_run_result(workspace)
-    if result is None or (result.pid, result.process_start_ticks) != (status.pid, status.process_start_ticks):
+    result = result_of(workspace, status)
+    if result is None:
         raise ConfigurationError(
             f"the run (process {status.pid}) ended without a result: it was killed",
             where=str(log),
@@ -55,6 +61,19 @@ def attach() -> int:
         )
     echo(f"the run has ended: {result.ended} (exit code {result.exit_code})", err=True)
     return result.exit_code
+
+
+def _last_end(workspace: Workspace, status: StartStatus | None) -> str:
+    """Return the end of a sentence: how the last run has ended; empty if there was none.
+
+    Args:
+        workspace: the workspace of the run.
+        status: the last record of `harness start`, which a run deletes at its end unless it is killed.
+    """
+    result = read_run_result(workspace) if status is None else result_of(workspace, status)
+    if result is not None:
+        return f"; the last one ended: {result.ended} (exit code {result.exit_code})"
+    return "" if status is None else f"; the last one (process {status.pid}) was killed"
 
 
 def _output_of(status: StartStatus) -> Path:

@@ -48,15 +48,18 @@ def audit(
 
     Prints each break, and exits with 1 if there is one. Chains and heads are always checked from the first document.
     """
+    if rerun is None and (top or seed is not None or device is not None):
+        raise click.UsageError("--top, --seed and --device select what --rerun measures; add --rerun N")
     workspace = Workspace.find()
     reruns: list[Rerun] = []
     spread: Spread | None = None
+    branch = load_config(workspace).coordination_branch
     with Repo(workspace) as repo:
+        repo.check_coordination_branch(branch)
         start = since_when(repo, since) if since else None
         with progress_bar("auditing") as progress:
-            branch = load_config(workspace).coordination_branch
             result = run_audit(workspace, repo, branch=branch, progress=progress, since=start)
-        if rerun:
+        if rerun is not None:
             reruns, spread = _measure_again(workspace, repo, rerun, top=top, seed=seed, device=device)
     not_reproduced = [entry for entry in reruns if not entry.holds]
     if as_json:

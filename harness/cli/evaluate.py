@@ -52,10 +52,17 @@ def _checked_variant(_context: click.Context, _parameter: click.Parameter, again
 @click.option(
     "--solution", "solution_json", type=click.Path(exists=True, dir_okay=False), help="A SOL-ExecBench solution.json."
 )
-@click.option("--max-seconds", type=float, default=60.0, show_default=True, help="Timeout of the judge in seconds.")
+@click.option(
+    "--max-seconds",
+    type=POSITIVE,
+    default=60.0,
+    show_default=True,
+    metavar="S",
+    help="Timeout of the judge in seconds.",
+)
 @click.option(
     "--half-width",
-    type=float,
+    type=POSITIVE,
     metavar="SHARE",
     help="Measure until the half-width of the intervals is at most this share; the default is in harness.yaml.",
 )
@@ -91,7 +98,8 @@ def evaluate(
         measured = _baselines(judge, problem, workspace, config) if against == "fastest" else None
         against_all = {"baseline": dict.fromkeys((workload.uuid for workload in problem.workloads), against)}
         variants = _fastest(measured) if measured else against_all
-        settings = {"half_width": half_width or config.judge.half_width(chosen.target), "max_judge_s": max_seconds}
+        half_width = config.judge.half_width(chosen.target) if half_width is None else half_width
+        settings = {"half_width": half_width, "max_judge_s": max_seconds}
         answer = judge.ask(_judge_request(problem, solution_dir, **variants, **settings), _show_progress)
     if as_json:
         echo_json(answer.model_dump_json(indent=2))

@@ -30,7 +30,9 @@ def upgrade(*, dry_run: bool, as_json: bool) -> None:
     """
     workspace = Workspace.find()
     with nullcontext() if dry_run else no_run(workspace, "harness ledger upgrade"), Repo(workspace) as repo:
-        result = upgrade_ledger(workspace, repo, load_config(workspace).coordination_branch, dry_run=dry_run)
+        branch = load_config(workspace).coordination_branch
+        repo.check_coordination_branch(branch)
+        result = upgrade_ledger(workspace, repo, branch, dry_run=dry_run)
     if as_json:
         echo_document({"needed": result.is_outdated, "dry_run": dry_run, **asdict(result)})
         return

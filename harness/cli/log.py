@@ -13,14 +13,18 @@ from harness.cli.display.output import echo_lines, emit, json_option
 from harness.cli.display.standings import speedup_with_margin
 from harness.cli.display.tables import Column, screen_width, table_lines
 from harness.cli.merge_commands import opened
-from harness.cli.options import COUNT
-from harness.errors import AnswerIsNo
+from harness.cli.options import COUNT, RUN
+from harness.errors import AnswerIsNo, ConfigurationError, HarnessError
+from harness.git.problem_digests import digest_at
 from harness.git.repo import Repo
 from harness.ledger.entry_rows import Row
 from harness.ledger.index import Index
+from harness.ledger.standings import known_runs
 from harness.ledger.standings_table import microseconds, speedup
 from harness.model.champions import counts
+from harness.model.config import Config
 from harness.model.interval import geometric_mean
+from harness.model.paths import is_problem
 from harness.model.weaknesses import for_scripts, weakness_legend, weakness_mark
 
 _COMMIT_LENGTH = 10
@@ -36,7 +40,7 @@ class _LogLine:
 
 @click.command()
 @click.argument("problem", required=False, shell_complete=complete_problem)
-@click.option("--run", metavar="NAME", help="Entries of this run only.")
+@click.option("--run", type=RUN, metavar="NAME", help="Entries of this run only.")
 @click.option("-n", "--number", type=COUNT, default=20, show_default=True, help="Number of entries.")
 @json_option
 def log(problem: str | None, *, run: str | None, number: int, as_json: bool) -> None:
@@ -44,17 +48,33 @@ def log(problem: str | None, *, run: str | None, number: int, as_json: bool) -> 
 
     The message is the commit's subject, or the reason why the candidate did not pass.
     """
-    with opened() as (_, _, repo, index):
+    with opened() as (_, config, repo, index):
         rows = index.rows(problem, run=run, limit=number)
         lines = [_line(index, repo, row) for row in rows]
+        reason = None if rows else _reason_for_none(index, repo, config, problem, run)
     if as_json:
         emit([_for_scripts(row, line) for row, line in zip(rows, lines, strict=True)], as_json=True)
-    if not rows:
-        about = "".join([f" of {problem}" if problem else "", f" in run {run}" if run else ""])
-        raise AnswerIsNo(f"the ledger has no entries{about}", remedy="`harness problems list` prints the problems")
+    if reason is not None:
+        raise reason
     if not as_json:
         echo_lines(table_lines(lines, _columns(one_problem=problem is not None), screen_width()))
         echo_lines(_legend(lines))
+
+
+def _reason_for_none(index: Index, repo: Repo, config: Config, problem: str | None, run: str | None) -> HarnessError:
+    """Return the error that explains why no entry is of a problem and a run; None means any."""
+    branch = config.coordination_branch
+    if problem is not None and not index.rows(problem, limit=1) and not _exists(repo, branch, problem):
+        return ConfigurationError(f"there is no problem `{problem}` on {branch}", remedy="harness problems list")
+    runs = [name for name in known_runs(index) if problem is None or index.rows(problem, run=name, limit=1)]
+    about = "".join([f" of {problem}" if problem else "", f" in run {run}" if run else ""])
+    option = f" --problem {problem}" if problem else ""
+    remedy = f"runs with such entries: {', '.join(runs)}" if runs else f"`harness start{option}` makes entries"
+    return AnswerIsNo(f"the ledger has no entries{about}", remedy=remedy)
+
+
+def _exists(repo: Repo, branch: str, problem: str) -> bool:
+    return is_problem(problem) and digest_at(repo, repo.tip(branch), problem) is not None
 
 
 def _for_scripts(row: Row, line: _LogLine) -> dict[str, Any]:

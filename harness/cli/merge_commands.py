@@ -18,7 +18,7 @@ from harness.errors import AnswerIsNo, ConfigurationError
 from harness.git.repo import Repo
 from harness.ledger.champions import MeasuredCandidate
 from harness.ledger.index import Index
-from harness.ledger.standings import known_problems, known_targets, standings
+from harness.ledger.standings import known_problems, known_runs, known_targets, standings
 from harness.model.config import Config
 from harness.model.entry import Entry
 from harness.model.printable import markdown_text, printable
@@ -62,7 +62,7 @@ def review(
         run = run or config.run
         base = base or main_branch(repo, config.coordination_branch)
         if problem_or_branch is None:
-            _print_waiting(repo, index, config, run, base, as_json=as_json)
+            _print_waiting(repo, index, config, run, target, base, as_json=as_json)
             return
         target = target or single_target(config, index, run)
         reviewed = collect(repo, index, problem_or_branch, base=base, target=target, run=run)
@@ -160,6 +160,7 @@ def opened(*, patience_s: float | None = None) -> Iterator[tuple[Workspace, Conf
     workspace = Workspace.find()
     config = load_config(workspace)
     with Repo(workspace) as repo, Index(workspace, branch=config.coordination_branch) as index:
+        repo.check_coordination_branch(config.coordination_branch)
         with progress_bar("reading the ledger") as progress:
             messages = index.refresh(repo, progress, patience_s=patience_s)
         echo_lines((f"harness: {message}" for message in messages), err=True)
@@ -183,13 +184,39 @@ def single_target(config: Config, index: Index, run: str) -> str:
     return targets[0] if targets else "cpu"
 
 
-def _print_waiting(repo: Repo, index: Index, config: Config, run: str, base: str, *, as_json: bool) -> None:
+def check_entries(index: Index, config: Config, run: str, target: str | None) -> None:
+    """Check that the ledger has entries of a run and a target, unless harness.yaml names them: no run may have begun.
+
+    Args:
+        index: refreshed by the caller.
+        config: the configuration of the workspace.
+        run: name of the run.
+        target: the target; None for any.
+
+    Raises:
+        AnswerIsNo: there are none; the remedy names the runs or targets that have entries.
+    """
+    targets = known_targets(index, run)
+    if not targets and run != config.run:
+        runs = ", ".join(known_runs(index))
+        remedy = f"runs with entries: {runs}" if runs else "`harness start` makes entries"
+        raise AnswerIsNo(f"the ledger has no entries of run {run}", remedy=remedy)
+    if target is not None and target not in {*targets, config.target}:
+        remedy = f"targets with entries: {', '.join(targets)}" if targets else "`harness start` makes entries"
+        raise AnswerIsNo(f"the ledger has no entries of run {run} for the target {target}", remedy=remedy)
+
+
+def _print_waiting(
+    repo: Repo, index: Index, config: Config, run: str, target: str | None, base: str, *, as_json: bool
+) -> None:
+    check_entries(index, config, run, target)
     rows = []
-    for target in [config.target] if config.target else known_targets(index, run):
-        table = standings(index, known_problems(index), target, run)
-        waiting = champions_waiting(repo, table, run, target, base)
+    chosen = target or config.target
+    for name in [chosen] if chosen else known_targets(index, run):
+        table = standings(index, known_problems(index), name, run)
+        waiting = champions_waiting(repo, table, run, name, base)
         rows += [
-            {"champion": champion.description, "problem": champion.problem, "target": target, "seq": champion.seq}
+            {"champion": champion.description, "problem": champion.problem, "target": name, "seq": champion.seq}
             for champion in waiting
         ]
     emit(rows, as_json=as_json, empty="no champion waits for a pull request")

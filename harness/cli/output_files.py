@@ -10,7 +10,7 @@ import click
 
 from harness.cli.completion_values import complete_problem
 from harness.cli.display.output import echo, echo_json
-from harness.cli.merge_commands import opened, single_target
+from harness.cli.merge_commands import check_entries, opened, single_target
 from harness.cli.options import OUTPUT_FILE, run_option, target_option
 from harness.errors import AnswerIsNo, ConfigurationError
 from harness.formats.bounded import PROBLEM_BYTES, load_json
@@ -39,6 +39,7 @@ def report(output: Path, *, run: str | None, target: str | None, commit_url: str
     """Write an HTML file about a run: headline, trajectories, table, steps, spend. The file works offline."""
     with opened() as (workspace, config, repo, index):
         run = run or config.run
+        check_entries(index, config, run, target)
         remote = pick_remote(repo, None)
         web = web_address(remotes(repo).get(remote, "")) if remote else None
         if commit_url is None and web is not None:

@@ -15,7 +15,16 @@ import click
 
 from harness.cli.devices import with_all_gpus
 from harness.cli.display.output import echo, emit, json_option
-from harness.cli.options import COUNT, POSITIVE, agent_option, cluster_option, devices_option, metrics_option
+from harness.cli.options import (
+    COUNT,
+    POSITIVE,
+    RUN,
+    WORKER,
+    agent_option,
+    cluster_option,
+    devices_option,
+    metrics_option,
+)
 from harness.cli.simulate import simulate
 from harness.errors import AnswerIsNo, FormatError
 from harness.git.repo import Repo
@@ -90,7 +99,7 @@ def log_to_file(workspace: Workspace, part: str) -> None:
 @click.command()
 @devices_option
 @cluster_option
-@click.option("--run", "run_name", metavar="NAME", help="The run whose branches are judged.")
+@click.option("--run", "run_name", type=RUN, metavar="NAME", help="The run whose branches are judged.")
 @click.option(
     "--max-evaluations", type=COUNT, metavar="N", help="Judge at most N candidates; confirmations do not count."
 )
@@ -137,10 +146,12 @@ def daemon(
     help="Repeat the recorded decisions of a workspace, and report the decisions that differ now.",
 )
 @click.option("--policy", "policies", multiple=True, metavar="NAME", help="With --replay: compare policies.")
-@click.option("--run", "run_name", metavar="NAME", help="The run to plan.")
+@click.option("--run", "run_name", type=RUN, metavar="NAME", help="The run to plan.")
 @click.option("--target", metavar="NAME", help="The target of the standings; by default harness.yaml's, else cpu.")
 @click.option("--problem", "problems", multiple=True, metavar="GLOB", help="Problems to plan; may be given often.")
-@click.option("--worker", "workers", multiple=True, metavar="NAME", help="Workers to assign; by default w01, w02 ...")
+@click.option(
+    "--worker", "workers", type=WORKER, multiple=True, metavar="NAME", help="Workers to assign; by default w01, w02 ..."
+)
 @_max_usd
 @json_option
 @click.pass_context
@@ -160,6 +171,8 @@ def planner(
 
     The command `simulate` compares policies without a workspace.
     """
+    if policies and not replay:
+        raise click.UsageError("--policy needs --replay: the planner itself decides by the newest policy")
     if context.invoked_subcommand is not None:
         return
     from harness.planner.planner import run_planner
@@ -226,6 +239,7 @@ def _replay(workspace: Workspace, config: Config, policies: tuple[str, ...], *, 
     from harness.planner.replay import replay as decide_again
 
     with Repo(workspace) as repo:
+        repo.check_coordination_branch(config.coordination_branch)
         decisions = decide_again(workspace, repo, config)
     if policies:
         compared = compare(decisions, dict(policy_named(name) for name in policies))
@@ -248,9 +262,9 @@ def _replay(workspace: Workspace, config: Config, policies: tuple[str, ...], *, 
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", type=WORKER)
 @agent_option
-@click.option("--run", "run_name", metavar="NAME", help="The run to work for.")
+@click.option("--run", "run_name", type=RUN, metavar="NAME", help="The run to work for.")
 @click.option("--target", metavar="NAME", help="The target; by default harness.yaml's, else cpu.")
 @_max_usd
 def worker(name: str, agent: str | None, run_name: str | None, target: str | None, max_usd: float | None) -> None:
@@ -268,7 +282,7 @@ def worker(name: str, agent: str | None, run_name: str | None, target: str | Non
 
 @click.command()
 @click.option(
-    "--within", "within_s", type=float, default=90.0, show_default=True, metavar="S", help="Timeout in seconds."
+    "--within", "within_s", type=POSITIVE, default=90.0, show_default=True, metavar="S", help="Timeout in seconds."
 )
 def stop(within_s: float) -> None:
     """End a running `harness start` cleanly, and wait until it has ended."""

@@ -11,6 +11,7 @@ import click
 
 from harness.cli.display.output import echo, echo_lines
 from harness.cli.display.progress import progress_bar
+from harness.cli.options import RUN
 from harness.git.repo import Repo
 from harness.ledger.index import Index
 from harness.model.config import Config
@@ -28,7 +29,7 @@ PORT = 8470
     "--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="0 selects a free port.", metavar="N"
 )
 @click.option("--bind", metavar="ADDRESS", default="127.0.0.1", show_default=True, help="IP address to listen at.")
-@click.option("--run", metavar="NAME", help="The run; by default the one in progress, else harness.yaml's.")
+@click.option("--run", type=RUN, metavar="NAME", help="The run; by default the one in progress, else harness.yaml's.")
 @click.option(
     "--target", metavar="NAME", help="The target; by default that of the run in progress or of its last entry."
 )
@@ -46,11 +47,13 @@ def serve(workspace: Path, *, port: int, bind: str, run: str | None, target: str
     with ExitStack() as stack:
         listener = stack.enter_context(listen(bind, port))
         repo = stack.enter_context(Repo(directory))
+        repo.check_coordination_branch(config.coordination_branch)
         index = stack.enter_context(Index(directory, branch=config.coordination_branch))
         collector = Collector(directory, repo, index, run=run, target=target)
         with progress_bar("reading the ledger") as progress:
             texts = collector.collect(progress)
-        echo_lines((f"harness: {message}" for message in (*collector.messages, *_warnings(config, bind))), err=True)
+        warnings = _warnings(config, bind, port=listener.getsockname()[1])
+        echo_lines((f"harness: {message}" for message in (*collector.messages, *warnings)), err=True)
         stack.pop_all()  # `serve_page` closes all of them
         serve_page(listener, collector, texts, _announce)
 
@@ -60,12 +63,12 @@ def _announce(url: str) -> None:
     echo("Ctrl-C ends this server and does not end the run", err=True)
 
 
-def _warnings(config: Config, bind: str) -> Iterator[str]:
+def _warnings(config: Config, bind: str, port: int) -> Iterator[str]:
     """Yield a warning for each setting that weakens the page's protection."""
     if not ipaddress.ip_address(bind).is_loopback:
         yield (
             f"warning: other machines can connect to {bind}, and the connection is not encrypted: "
-            f"`ssh -L {PORT}:127.0.0.1:{PORT} HOST` from the other machine is safer than --bind"
+            f"`ssh -L {port}:127.0.0.1:{port} HOST` from the other machine is safer than --bind"
         )
     if config.agent.network == "host":
         yield "warning: agents have this machine's network (agent.network: host): only the token protects the page"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from harness.cli.display.output import echo, emit, json_option
-from harness.cli.options import COUNT, OUTPUT_FILE, POSITIVE
+from harness.cli.options import COUNT, NOT_NEGATIVE, OUTPUT_FILE, POSITIVE
 from harness.errors import ConfigurationError
 from harness.report.simulation_page import render_simulation
 from harness.workspace.files import atomic_write
@@ -55,8 +55,8 @@ _COLUMNS: dict[str, Callable[[Mapping[str, Any]], str]] = {
 @click.option("--gpus", type=COUNT, metavar="N", help="Number of GPUs; by default 27.")
 @click.option("--workers", type=COUNT, metavar="N", help="Number of workers; by default 100.")
 @click.option("--days", type=POSITIVE, metavar="X", help="Length; by default 21 days.")
-@click.option("--usd-per-gpu-hour", type=click.FloatRange(min=0), metavar="X", help="By default 5.")
-@click.option("--usd-per-agent-hour", type=click.FloatRange(min=0), metavar="X", help="By default 6.")
+@click.option("--usd-per-gpu-hour", type=NOT_NEGATIVE, metavar="X", help="By default 5.")
+@click.option("--usd-per-agent-hour", type=NOT_NEGATIVE, metavar="X", help="By default 6.")
 @click.option("--jobs", type=COUNT, metavar="N", help="Processes; by default one for each core.")
 @click.option("-o", "--output", type=OUTPUT_FILE, help="Also write a page with curves and tables (HTML).")
 @json_option

@@ -17,6 +17,7 @@ from harness.cli.display.standings import standing_lines
 from harness.cli.display.status_lines import LedgerView, frame, ledger_views, run_standings, running_lines, today_lines
 from harness.cli.display.tables import screen_width
 from harness.cli.merge_commands import opened
+from harness.cli.options import RUN
 from harness.errors import ConfigurationError
 from harness.ledger.accounts import Account, Spent, all_accounts, total
 from harness.ledger.standings import Standing
@@ -32,7 +33,7 @@ _OLDEST_S = 60.0
 
 
 @click.command()
-@click.option("--run", metavar="NAME", help="The run to show; by default harness.yaml's.")
+@click.option("--run", type=RUN, metavar="NAME", help="The run to show; by default harness.yaml's.")
 @click.option("--all", "show_all", is_flag=True, help="Show all problems, also if they exceed the screen.")
 @click.option("--costs", is_flag=True, help="Show only the agents' usage: money, tokens, turns, evaluations.")
 @click.option("--watch", is_flag=True, help="Update the screen, with the speed-ups over time. Ctrl-C ends it.")

@@ -8,6 +8,7 @@ import click
 
 from harness.cli.display.output import echo, echo_document, echo_json, json_option
 from harness.cli.display.results import print_with_weaknesses
+from harness.cli.options import POSITIVE
 from harness.errors import EXIT_NO, AnswerIsNo
 from harness.git.repo import Repo
 from harness.ledger.candidates import ProblemCandidates
@@ -23,7 +24,13 @@ from harness.workspace.configuration import load_config
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Wait for the verdict.")
 @click.option("--target", metavar="NAME", help="The target; by default harness.yaml's, else cpu.")
 @click.option(
-    "--deadline", "deadline_s", type=float, default=3600.0, show_default=True, metavar="S", help="Timeout in seconds."
+    "--deadline",
+    "deadline_s",
+    type=POSITIVE,
+    default=3600.0,
+    show_default=True,
+    metavar="S",
+    help="Timeout in seconds.",
 )
 @json_option
 def submit(message: str, target: str | None, deadline_s: float, *, wait: bool, as_json: bool) -> int:
@@ -33,6 +40,7 @@ def submit(message: str, target: str | None, deadline_s: float, *, wait: bool, a
     target_name = config.target or "cpu"
     commit_trailers = trailers(run=config.run, worker=place.worker, agent="person", session="none")
     with Repo(place.workspace) as repo:
+        repo.check_coordination_branch(config.coordination_branch)
         submission = commit(
             repo,
             place.worktree,

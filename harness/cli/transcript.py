@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -41,6 +42,7 @@ def transcript(
     workspace = Workspace.find()
     config = load_config(workspace, {"run": run})
     with Repo(workspace) as repo:
+        repo.check_coordination_branch(config.coordination_branch)
         every = all_accounts(workspace, repo, config.coordination_branch)
     accounts = [
         opening for opening in every if (opening.run, opening.worker) == (config.run, worker) and opening.session
@@ -51,11 +53,11 @@ def transcript(
         return
     chosen = [opening for opening in accounts if session is None or opening.session.startswith(session)]
     if not chosen:
-        workers = ", ".join(sorted({opening.worker for opening in every if opening.run == config.run})) or "none"
+        workers = sorted({opening.worker for opening in every if opening.run == config.run and opening.session})
         requested = f"session {session} of {worker}" if session else f"session of {worker}"
         raise AnswerIsNo(
-            f"there is no {requested} in run {config.run}; workers with sessions: {workers}",
-            remedy=f"`harness transcript {worker} --list` lists its sessions",
+            f"there is no {requested} in run {config.run}; workers with sessions: {', '.join(workers) or 'none'}",
+            remedy=_remedy(worker, workers),
         )
     account = chosen[-1]
     items = read_transcript(workspace, account, config.agent.prices)
@@ -71,6 +73,13 @@ def transcript(
         echo_document(document)
         return
     _print(items, openings, full=full)
+
+
+def _remedy(worker: str, workers: Sequence[str]) -> str:
+    """Return the command that helps if a session is not found; `workers` have sessions."""
+    if worker in workers:
+        return f"`harness transcript {worker} --list` lists its sessions"
+    return f"harness transcript {workers[0]}" if workers else "`harness start` opens sessions"
 
 
 def _print(items: list[Item], openings: list[Account], *, full: bool) -> None:

@@ -64,6 +64,25 @@ class Repo:
             raise RepositoryError(f"there is no branch {branch}", where=str(self.workspace.root))
         return oid
 
+    def check_coordination_branch(self, branch: str) -> None:
+        """Check that the branch with the ledger exists.
+
+        Args:
+            branch: the configured name.
+
+        Raises:
+            RepositoryError: there is no such branch; the message lists branches.
+        """
+        # The name must be exact: as a revision, `main~1` would have a commit too.
+        if self.git.ask("show-ref", "--verify", "--quiet", f"refs/heads/{branch}").code == 0:
+            return
+        branches = ", ".join(sorted(self.branches())[:5]) or "none"
+        raise RepositoryError(
+            f"there is no branch {branch}; branches: {branches}",
+            where="`coordination_branch` in harness.yaml",
+            remedy=f"git branch {branch}    # or name another branch in harness.yaml",
+        )
+
     def branches(self, prefix: str = "") -> dict[str, str]:
         """Return branch -> commit, of the branches whose names start with `prefix`."""
         return self.refs("refs/heads/", prefix)

@@ -119,6 +119,11 @@ def known_problems(index: Index) -> list[str]:
     return sorted({*filter(None, committed), *spooled})
 
 
+def known_runs(index: Index) -> list[str]:
+    """Return every run that has entries."""
+    return [str(run) for (run,) in index.query("SELECT DISTINCT run FROM entries ORDER BY run")]
+
+
 def known_targets(index: Index, run: str) -> list[str]:
     """Return every target that a run has entries for.
 

@@ -33,6 +33,8 @@ NAME_FORM = "letters, digits, `_`, `-` and single dots"
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*")
 _MAX_NAME_LENGTH, _MAX_RUN_LENGTH, _MAX_WORKER_LENGTH = 100, 64, 32
+RUN_FORM = f"at most {_MAX_RUN_LENGTH} {NAME_FORM}"
+WORKER_FORM = f"at most {_MAX_WORKER_LENGTH} letters, digits, `_` and `-`"
 
 
 class AgentBranch(NamedTuple):

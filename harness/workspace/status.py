@@ -174,5 +174,17 @@ def read_run_result(workspace: Workspace) -> RunResult | None:
     return read_record(_result_file(workspace), RunResult)
 
 
+def result_of(workspace: Workspace, start: StartStatus) -> RunResult | None:
+    """Return the result of one invocation of `harness start` that has ended; None if it was killed.
+
+    Args:
+        workspace: the workspace of the run.
+        start: the record of the invocation.
+    """
+    result = read_run_result(workspace)
+    identity = start.pid, start.process_start_ticks
+    return result if result is not None and (result.pid, result.process_start_ticks) == identity else None
+
+
 def _result_file(workspace: Workspace) -> Path:
     return workspace.derived / "last-run.json"

@@ -147,11 +147,16 @@ def account_of(session: str, *, began: str) -> Account:
 def test_a_missing_transcript_is_reported_with_the_existing_ones(site: Site) -> None:
     unknown_worker = site.call("transcript", "w09")
     assert unknown_worker.returncode == 1
-    assert "there is no session of w09 in run main; workers with sessions: none" in unknown_worker.stdout
+    message = "there is no session of w09 in run main; workers with sessions: none\n  `harness start` opens sessions\n"
+    assert message in unknown_worker.stdout
     write_account(site.workspace, replace(account_of("s1", began="2026-01-01"), agent="tuner"))
     tuner = site.call("transcript", "w01")
     assert tuner.returncode == 1
     assert "session s1 of w01 has no transcript: its kind is tuner" in tuner.stdout
+    unknown_worker = site.call("transcript", "w09")
+    assert "workers with sessions: w01\n  harness transcript w01\n" in unknown_worker.stdout
+    unknown_session = site.call("transcript", "w01", "--session", "s9")
+    assert "`harness transcript w01 --list` lists its sessions" in unknown_session.stdout
     home = site.workspace.state / "agents" / "w01" / "home/.claude/projects/-task"
     home.mkdir(parents=True)
     (home / "s2.jsonl").write_text('not json\n{"type": "user", "message": {"content": [3, {"type": "text"}]}}\n[]\n')

@@ -7,7 +7,9 @@ import signal
 
 import pytest
 
-from harness.workspace.status import read_run_result, running_processes
+from harness.model.process_status import StartStatus
+from harness.workspace.files import atomic_write
+from harness.workspace.status import read_run_result, recorded_result, running_processes
 from tests.site import Site, git
 from tests.waiting import wait_until
 
@@ -76,6 +78,21 @@ def test_a_run_that_cannot_work_reports_the_reason_and_its_exit_code(site: Site)
     assert "of the run before" not in log.read_text()
     assert log.with_name("start.out.1").read_text() == "of the run before\n"
     assert site.call("attach").returncode == 1
+
+
+def test_the_result_of_an_earlier_run_is_not_that_of_a_killed_one(site: Site) -> None:
+    with recorded_result(site.workspace) as record:
+        record("3 evaluations are made", 0)
+    earlier = site.call("attach")
+    assert earlier.returncode == 1
+    assert "the last one ended: 3 evaluations are made (exit code 0)" in earlier.stdout
+    killed = StartStatus(pid=os.getpid(), process_start_ticks=1, children=())  # the present process has started later
+    atomic_write(site.workspace.status / "start.json", killed.model_dump_json())
+    completed = site.call("attach")
+    assert completed.returncode == 1
+    expected = f"no `harness start` runs in this workspace; the last one (process {os.getpid()}) was killed"
+    assert expected in completed.stdout
+    assert "3 evaluations" not in completed.stdout
 
 
 @pytest.mark.slow

@@ -59,9 +59,36 @@ def test_without_a_workspace_it_fails_with_the_fix(tmp_path: Path) -> None:
     assert "make one with `harness init DIR`" in completed.stderr
 
 
-def test_a_missing_branch_is_reported(tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [("--top",), ("--seed", "0"), ("--device", "cpu")])
+def test_options_of_a_rerun_are_refused_without_one(tmp_path: Path, options: tuple[str, ...]) -> None:
+    completed = harness(tmp_path, "audit", *options)
+    assert completed.returncode == 2
+    assert "select what --rerun measures; add --rerun N\n  harness audit --help" in completed.stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("audit",),
+        ("status",),
+        ("status", "--costs"),
+        ("log",),
+        ("report",),
+        ("review",),
+        ("pr", "t/one"),
+        ("export", "t/one"),
+        ("transcript", "w01"),
+        ("planner", "--replay"),
+        ("ledger", "upgrade"),
+        ("serve", "--port", "0"),
+    ],
+)
+def test_a_missing_branch_is_reported_with_the_key_and_the_branches(tmp_path: Path, command: tuple[str, ...]) -> None:
     workspace = make_workspace(tmp_path / "w")
     git(workspace.root, "branch", "-m", "main", "trunk")
-    completed = harness(workspace.root, "audit")
+    completed = harness(workspace.root, *command)
     assert completed.returncode == 2
-    assert "there is no branch main" in completed.stderr
+    assert completed.stderr == (
+        "harness: `coordination_branch` in harness.yaml: there is no branch main; branches: trunk\n"
+        "  git branch main    # or name another branch in harness.yaml\n"
+    )

@@ -163,7 +163,28 @@ def test_the_log_of_everything_names_the_problem_and_stops_at_n(workspace: Works
 def test_a_log_of_nothing_is_no(workspace: Workspace) -> None:
     completed = harness(workspace.root, "log", "starter/rope")
     assert completed.returncode == 1
-    assert "the ledger has no entries of starter/rope" in completed.stderr
+    message = "the ledger has no entries of starter/rope\n  `harness start --problem starter/rope` makes entries\n"
+    assert message in completed.stderr
+    of_other_run = harness(workspace.root, "log", PROBLEM, "--run", "other")
+    assert of_other_run.returncode == 1
+    message = f"the ledger has no entries of {PROBLEM} in run other\n  runs with such entries: main\n"
+    assert of_other_run.stderr.endswith(message)
+    unknown_run = harness(workspace.root, "log", "--run", "nope")
+    message = "the ledger has no entries in run nope\n  runs with such entries: main, other\n"
+    assert unknown_run.stderr.endswith(message)
+
+
+@pytest.mark.parametrize("problem", ["starter/nope", "../x", "nope", ""])
+def test_the_log_of_an_unknown_problem_is_an_error(workspace: Workspace, problem: str) -> None:
+    completed = harness(workspace.root, "log", problem)
+    assert completed.returncode == 2
+    assert completed.stderr == f"harness: there is no problem `{problem}` on main\n  harness problems list\n"
+
+
+def test_the_log_of_an_empty_ledger_needs_a_start(tmp_path: Path) -> None:
+    completed = harness(make_workspace(tmp_path / "w").root, "log")
+    assert completed.returncode == 1
+    assert completed.stderr == "harness: the ledger has no entries\n  `harness start` makes entries\n"
 
 
 def test_the_index_keeps_out_of_git(workspace: Workspace) -> None:

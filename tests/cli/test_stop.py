@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from harness.model.process_status import StartStatus
+from harness.workspace.files import atomic_write
+from harness.workspace.processes import start_ticks
+from harness.workspace.status import no_run
 from tests.site import Site, git
 from tests.waiting import wait_until
 
@@ -28,6 +32,18 @@ def test_a_second_start_is_refused_by_name_and_stop_ends_the_first(site: Site) -
     second_stop = site.call("stop")
     assert second_stop.returncode == 1
     assert "no `harness start` runs" in second_stop.stdout
+
+
+def test_a_start_that_does_not_end_in_time_gets_a_remedy_that_helps(site: Site) -> None:
+    process = site.start_program(["sleep", "600"])
+    status = StartStatus(pid=process.pid, process_start_ticks=start_ticks(process.pid) or 0, children=())
+    atomic_write(site.workspace.status / "start.json", status.model_dump_json())
+    with no_run(site.workspace, "harness start"):
+        completed = site.call("stop", "--within", "0.001")
+    assert completed.returncode == 2
+    error, fix = completed.stdout.splitlines()
+    assert f"harness start (process {process.pid}) has not ended within" in error
+    assert fix == f"  wait and try again: `harness stop --within 300`; or `kill -9 {process.pid}`: no data is lost"
 
 
 def test_the_process_id_of_a_dead_start_is_never_signalled(site: Site) -> None:

@@ -45,6 +45,13 @@ def test_a_commit_is_a_moment_and_a_word_is_none(place: Place) -> None:
         since_when(place.repo, "yesterday")
 
 
+@pytest.mark.parametrize("text", ["99999999999d", "9999999w", "9" * 5000 + "s", "0001-01-01T00:00:00+05:00"])
+def test_a_time_outside_the_calendar_is_refused(place: Place, text: str) -> None:
+    with pytest.raises(ConfigurationError, match="is not an age") as raised:
+        since_when(place.repo, text)
+    assert raised.value.where == "--since"
+
+
 def test_numbers_before_it_are_left_alone_and_chains_are_not(place: Place) -> None:
     place.forge(lambda documents: documents[1]["summary"].update(speedup=9.0))
     moments = [entry["at"] for entry in _entries(place)]

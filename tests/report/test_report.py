@@ -50,6 +50,38 @@ def page(workspace: Workspace) -> str:
     return (workspace.root / "out/report.html").read_text()
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message", "fix"),
+    [
+        (("report", "--run", "nope"), "the ledger has no entries of run nope", "runs with entries: main"),
+        (("report", "--target", "h300"), "entries of run main for the target h300", "targets with entries: h200"),
+        (("review", "--run", "nope"), "the ledger has no entries of run nope", "runs with entries: main"),
+        (("review", "--target", "h300"), "entries of run main for the target h300", "targets with entries: h200"),
+    ],
+)
+def test_a_run_or_target_without_entries_is_an_answer_of_no_and_replaces_no_report(
+    workspace: Workspace, arguments: tuple[str, ...], message: str, fix: str
+) -> None:
+    report = workspace.root / "report.html"
+    report.write_text("the last one")
+    completed = harness(workspace.root, *arguments)
+    assert completed.returncode == 1
+    error, remedy = completed.stderr.splitlines()
+    assert error.endswith(message)
+    assert remedy.strip() == fix
+    assert report.read_text() == "the last one"
+
+
+def test_a_report_before_the_first_entry_is_written(tmp_path: Path) -> None:
+    place = make_workspace(tmp_path / "w")
+    assert harness(place.root, "report").returncode == 0
+    of_configured_run = harness(place.root, "report", "--run", "main")
+    assert of_configured_run.returncode == 0, of_configured_run.stderr
+    unknown_run = harness(place.root, "report", "--run", "nope")
+    assert unknown_run.returncode == 1
+    assert "no entries of run nope\n  `harness start` makes entries" in unknown_run.stderr
+
+
 def entries(workspace: Workspace) -> list[Any]:
     with Repo(workspace) as repo, Index(workspace, branch="main") as index:
         index.refresh(repo)
@@ -207,7 +239,8 @@ def test_words_of_agents_stay_words(tmp_path: Path) -> None:
 
 def test_an_empty_run_has_a_page_too(tmp_path: Path) -> None:
     workspace = make_run(tmp_path / "w", problems=1, entries=1, days=1, workers=1)
-    completed = harness(workspace.root, "report", "--run", "nothing", "-o", "r.html")
+    workspace.config_file.write_text("run: nothing\n")
+    completed = harness(workspace.root, "report", "-o", "r.html")
     assert completed.returncode == 0, completed.stderr
     data = data_of((workspace.root / "r.html").read_text())
     assert (data["headline"]["confirmed"], data["moves"], data["spend"]) == (0, [], [])

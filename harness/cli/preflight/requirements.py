@@ -59,15 +59,8 @@ def _check_repository(plan: RunPlan) -> Check | None:
         problem, _, command = sentence.partition(": ")
         remedy = command.strip("`").replace("` (", "    # (") or "git fsck"
         raise RepositoryError(problem, where=str(plan.workspace.root), remedy=remedy)
-    branch = plan.config.coordination_branch
     with Repo(plan.workspace) as repo:
-        if branch not in repo.branches(branch):
-            branches = ", ".join(sorted(repo.branches())[:5]) or "none"
-            raise RepositoryError(
-                f"there is no branch {branch}; branches: {branches}",
-                where="`coordination_branch` in harness.yaml",
-                remedy=f"git branch {branch}    # or name another branch in harness.yaml",
-            )
+        repo.check_coordination_branch(plan.config.coordination_branch)
     return None
 
 

@@ -166,17 +166,17 @@ def since_when(repo: Repo, text: str, *, present: datetime | None = None) -> str
     Raises:
         ConfigurationError: the text is none of these, or the repository lacks the commit.
     """
-    age = _AGE.fullmatch(text.strip())
-    if age:
-        return stamp((present or datetime.now(UTC)) - timedelta(**{_UNITS[age[2]]: int(age[1])}))
     try:
+        age = _AGE.fullmatch(text.strip())
+        if age:
+            return stamp((present or datetime.now(UTC)) - timedelta(**{_UNITS[age[2]]: int(age[1])}))
         at = datetime.fromisoformat(text)
-    except ValueError:
+        return stamp(at if at.tzinfo else at.replace(tzinfo=UTC))
+    except (OverflowError, ValueError):  # an age or a date outside the years 1 to 9999, or none
         commit = resolve(repo.git, text)
-        if commit is None:
-            raise ConfigurationError(
-                f"`{text}` is not an age (2d, 12h), a date (2026-11-20, 2026-11-20T08:00) or a commit here",
-                where="--since",
-            ) from None
-        return stamp(datetime.fromtimestamp(repo.commit(commit).at, UTC))
-    return stamp(at if at.tzinfo else at.replace(tzinfo=UTC))
+    if commit is None:
+        raise ConfigurationError(
+            f"`{text}` is not an age (2d, 12h), a date (2026-11-20, 2026-11-20T08:00) or a commit here",
+            where="--since",
+        )
+    return stamp(datetime.fromtimestamp(repo.commit(commit).at, UTC))

@@ -30,6 +30,7 @@ from harness.workspace.status import (
     read_run_result,
     read_start_status,
     recorded_processes,
+    result_of,
 )
 
 PROBLEM = "problem:"
@@ -287,12 +288,10 @@ def _messages(*statuses: ProcessStatus | None) -> list[str]:
 
 def _result(workspace: Workspace, start: ProcessStatus | None) -> Json | None:
     """Return the result of the last `harness start`; None without a record of it."""
-    result = read_run_result(workspace)
-    if result is None:
-        return {"why": "it was killed", "exit_code": None} if start is not None else None
-    if start is not None and (start.pid, start.process_start_ticks) != (result.pid, result.process_start_ticks):
-        return {"why": "it was killed", "exit_code": None}
-    return {"why": result.ended, "exit_code": result.exit_code}
+    result = result_of(workspace, start) if isinstance(start, StartStatus) else read_run_result(workspace)
+    if result is not None:
+        return {"why": result.ended, "exit_code": result.exit_code}
+    return {"why": "it was killed", "exit_code": None} if start is not None else None
 
 
 def _worker(status: WorkerStatus, *, alive: bool) -> Json:
