@@ -16,6 +16,7 @@ from harness.model.champions import champion_of
 from harness.model.config import Config
 from harness.model.entry import stamp
 from harness.model.paths import ACCOUNTS, run_merge_branches, solution_path
+from harness.model.printable import count_of
 from harness.model.verdict import Verdict
 from harness.model.weaknesses import weakness_mark
 
@@ -158,9 +159,9 @@ def _stuck(table: Sequence[Standing], config: Config) -> list[tuple[str, str]]:
     stuck = []
     for standing in table:
         if standing.evaluations >= config.policy.slice_evaluations and not standing.verdicts.get(Verdict.PASSED):
-            stuck.append((standing.problem, f"no candidate passed in {standing.evaluations} evaluations"))
+            stuck.append((standing.problem, f"no candidate passed in {count_of(standing.evaluations, 'evaluation')}"))
         elif standing.since_gain >= config.policy.stale_after:
-            stuck.append((standing.problem, f"{standing.since_gain} evaluations without a gain"))
+            stuck.append((standing.problem, f"{count_of(standing.since_gain, 'evaluation')} without a gain"))
     return stuck
 
 

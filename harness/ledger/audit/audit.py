@@ -246,14 +246,18 @@ def _comparisons(chains: Chains, contents: _Contents) -> list[str]:
     """Return the comparisons that define "whole"."""
     documents, heads = sum(map(len, chains.documents.values())), len(chains.former)
     numbers = "speed-up, interval, score and summary derived again from the block ratios; none below the floor"
-    unchecked = f"; not checked in this shallow clone: {contents.unchecked} entries" if contents.unchecked else ""
-    forms = f"{len(contents.digests)} forms of problems: each was on the branch"
+    left = count_of(contents.unchecked, "entry", "entries")
+    unchecked = f"; not checked in this shallow clone: {left}" if contents.unchecked else ""
+    forms = f"{count_of(len(contents.digests), 'form')} of problems: each was on the branch"
+    candidates = count_of(len(contents.candidates), "candidate")
+    entries = count_of(contents.checked_entries, "entry", "entries")
+    order = "each one's hash is in the next, seq increases by one, the time never decreases"
     return [
-        f"{documents} documents: each one's hash is in the next, seq increases by one, the time never decreases",
-        f"{heads} heads that were ever committed: each is still in its chain, and heads.yaml has every end",
-        f"{contents.checked_entries} entries: format, citations, no measurement twice, each champion above the last",
-        f"{contents.numbers} workload results: {numbers}",
-        f"{len(contents.candidates)} candidates: git holds each commit with this tree; {forms}{unchecked}",
+        f"{count_of(documents, 'document')}: {order}",
+        f"{count_of(heads, 'head')} ever committed: each is still in its chain, and heads.yaml has every end",
+        f"{entries}: format, citations, no measurement twice, each champion above the last",
+        f"{count_of(contents.numbers, 'workload result')}: {numbers}",
+        f"{candidates}: git holds each commit with this tree; {forms}{unchecked}",
     ]
 
 
