@@ -196,7 +196,7 @@ def test_nothing_is_imported_whose_code_is_not_trusted(root: Path, harness: Run,
         assert "not imported: the judge runs references and input functions of problems with your rights" in refused
         assert "read the references, then import with --trust" in refused
         assert list((root / "problems").iterdir()) == []
-    assert "1 of 1 problems imported" in harness("import", "--trust", str(tmp_path / "traces")).stdout
+    assert "1 of 1 problem imported" in harness("import", "--trust", str(tmp_path / "traces")).stdout
     assert (root / "problems/traces/scaled_rows/workload.jsonl").is_file()
 
 

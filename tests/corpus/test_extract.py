@@ -54,7 +54,7 @@ def test_a_module_of_a_user_becomes_problems(extracted: tuple[Path, subprocess.C
     assert extra["x_provenance"]["licence"] == "of the user"
     assert len(problem.workloads) == 10
     assert {workload.tolerance.max_atol for workload in problem.workloads} == {0.0001}
-    assert "6 problems with 60 workloads from 1 architectures" in completed.stdout
+    assert "6 problems with 60 workloads from 1 architecture " in completed.stdout
     assert f"running the code of {BLOCK} without a sandbox" in completed.stderr
 
 

@@ -160,7 +160,7 @@ def test_a_request_of_another_protocol_is_refused_by_the_judge(client: Client, p
     loss = client.next_event()
     assert isinstance(loss, JudgeLost)
     assert loss.error == "the client uses protocol 1, not 2\n  the fix"
-    assert "(it wrote: the client uses protocol 1, not 2 the fix)" in loss.reason
+    assert "(it wrote: the client uses protocol 1, not 2; fix: the fix)" in loss.reason
 
 
 def test_a_line_that_is_not_the_protocol_ends_the_judge(client: Client, problem: Path) -> None:
