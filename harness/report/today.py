@@ -88,10 +88,11 @@ def today(
     summary.improved = _improved(index, table, run, target, summary.since)
     summary.stuck = _stuck(table, config)
     summary.suspects = _suspects(index, table, run, target)
-    several_targets = not config.target and len(known_targets(index, run)) > 1
-    options = f" --target {target}" * several_targets + f" --run {run}" * (run != config.run)
+    has_several_targets = config.target is None and len(known_targets(index, run)) > 1
+    target_option = f" --target {target}" if has_several_targets else ""
+    run_option = f" --run {run}" if run != config.run else ""
     summary.unmerged = [
-        replace(champion, command=champion.command + options)
+        replace(champion, command=f"{champion.command}{target_option}{run_option}")
         for champion in champions_waiting(repo, table, run, target, base)
     ]
     summary.device_s = sum(standing.cost_s for standing in table)
