@@ -6,6 +6,7 @@
 Parts:
 
 - sealed, recorded, cuda_cpp: a solution against itself as the problem's baseline, in new processes each time;
+- sealed14, recorded14: the same with 14 workloads, whose batches have fewer calls;
 - eager: the reference as a candidate against the eager reference;
 - references: each shipped problem's reference as a candidate, on one workload: the largest of at most 32 MiB of inputs
   and outputs;
@@ -52,9 +53,15 @@ from harness.workspace.blocking_judge import JudgeProcess, judge_process
 
 PROBLEMS = Path(__file__).parents[1] / "problems"
 GEMM = PROBLEMS / "gemm" / "bf16_n4096_k4096"
-SIZES = {"sealed": (2048, 4096, 8192, 16384), "recorded": (4096, 8192, 16384, 32768), "gemm": (2048, 4096)}
-"""Rows of the RMS norm (14 to 120 us on an H200) and of the matrix product (150 to 300 us)."""
-HALF_WIDTHS = {"sealed": 0.002, "recorded": 0.002, "eager": 0.005, "cuda_cpp": 0.005}
+_GEMM_ROWS = (2048, 4096)
+_EACH_ALONE = {"sealed": (2048, 4096, 8192, 16384), "recorded": (4096, 8192, 16384, 32768), "cuda_cpp": _GEMM_ROWS}
+SIZES = {part: [(rows,) for rows in sizes] for part, sizes in _EACH_ALONE.items()} | {
+    "sealed14": [tuple(range(2048, 16384, 1024))],
+    "recorded14": [tuple(range(4096, 32768, 2048))],
+}
+"""Rows of the workloads of each problem: of the RMS norm (14 to 120 us on an H200), and of the matrix product
+(150 to 300 us)."""
+HALF_WIDTHS = {"sealed": 0.002, "recorded": 0.002, "cuda_cpp": 0.005}
 REFERENCE_BYTES = 32 << 20
 _LIVE_REFERENCES = 4
 """Number of copies of a problem. It exceeds the references that a judge keeps running, so that each evaluation starts
@@ -163,25 +170,27 @@ def eager_solution(directory: Path, problem_dir: Path) -> Path:
 def _against_itself(part: str, plan: Plan) -> list[Trial]:
     """Return one trial of each size."""
     trials = []
-    for rows in SIZES["gemm"] if part == "cuda_cpp" else SIZES[part]:
-        if part == "cuda_cpp":
-            directory = _gemm(plan.root / part, rows)
+    kind = part.removesuffix("14")
+    for rows in SIZES[part]:
+        case = str(rows[0]) if len(rows) == 1 else f"{rows[0]} to {rows[-1]}"
+        solution = plan.root / part / f"solution{rows[0]}"
+        if kind == "cuda_cpp":
+            directory = _gemm(plan.root / part, rows[0])
             spec = {"language": "cuda_cpp", "binding": "torch", "destination_passing": False}
-            solution = _solution(plan.root / part / f"solution{rows}", GEMM_CPP, "main.cpp", **spec)
+            _solution(solution, GEMM_CPP, "main.cpp", **spec)
         else:
-            directory = problem(plan.root / part, (rows,))
-            solution = plan.root / part / f"solution{rows}"
-            if part == "sealed":
+            directory = problem(plan.root / part, rows)
+            if kind == "sealed":
                 shutil.copytree(SOURCE / "solutions" / "h200", solution)
             else:
                 _solution(solution, TRITON, "kernel.py", language="triton")
         shutil.copytree(solution, directory / "baseline")
-        trials.append(Trial(str(rows), directory, solution, "baseline", HALF_WIDTHS[part]))
+        trials.append(Trial(case, directory, solution, "baseline", HALF_WIDTHS[kind]))
     return trials
 
 
 def _eager(plan: Plan) -> list[Trial]:
-    places = [_gemm(plan.root / "eager", rows, copy) for copy in range(_LIVE_REFERENCES) for rows in SIZES["gemm"]]
+    places = [_gemm(plan.root / "eager", rows, copy) for copy in range(_LIVE_REFERENCES) for rows in _GEMM_ROWS]
     return [
         Trial(
             directory.name,
@@ -269,6 +278,8 @@ def _block_error(workload: WorkloadResult) -> float | None:
 PARTS: Mapping[str, Callable[[Plan], list[Trial]]] = {
     "sealed": lambda plan: _against_itself("sealed", plan),
     "recorded": lambda plan: _against_itself("recorded", plan),
+    "sealed14": lambda plan: _against_itself("sealed14", plan),
+    "recorded14": lambda plan: _against_itself("recorded14", plan),
     "cuda_cpp": lambda plan: _against_itself("cuda_cpp", plan),
     "eager": _eager,
     "references": _references,

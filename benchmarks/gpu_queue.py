@@ -13,8 +13,10 @@ visible GPU and with several, and compare the evaluations per minute. An interru
 from __future__ import annotations
 
 import argparse
+import math
 import secrets
 import shutil
+import statistics
 import sys
 import tempfile
 import time
@@ -51,6 +53,8 @@ class Throughput:
     seconds: float
     judge_s: float
     """Seconds that the judges worked on evaluations and confirmations, added up."""
+    median_judge_s: float
+    """Median of these seconds for one evaluation or confirmation."""
     evaluations: int
     confirmations: int
     verdicts: str
@@ -106,7 +110,8 @@ def measure(workspace: Workspace, repo: Repo, part: str, target: str, count: int
     records = read_records(workspace, repo, ledger_file(key), branch="main")
     return Throughput(
         seconds,
-        after.judge_s - before.judge_s,
+        sum(after.judge_s[len(before.judge_s) :]),
+        statistics.median(after.judge_s[len(before.judge_s) :] or [math.nan]),
         after.evaluations - before.evaluations,
         after.confirmations - before.confirmations,
         "/".join(sorted({str(entry["verdict"]) for entry in records if entry["kind"] == "evaluation"})),
@@ -129,11 +134,11 @@ def _submit(repo: Repo, worker: str, key: str, target: str, write: Callable[[Pat
 
 @dataclass(frozen=True)
 class _Entered:
-    """Entries of a problem that were measured, and the seconds that the judges worked on them."""
+    """Entries of a problem that were measured, and the seconds that the judges worked on each of them, in order."""
 
     evaluations: int
     confirmations: int
-    judge_s: float
+    judge_s: tuple[float, ...]
 
 
 def _entered(workspace: Workspace, repo: Repo, key: str) -> _Entered:
@@ -144,7 +149,7 @@ def _entered(workspace: Workspace, repo: Repo, key: str) -> _Entered:
     ]
     kinds = [entry["kind"] for entry in entries]
     costs = [entry["cost"] for entry in entries if entry["kind"] in {"evaluation", "confirmation"}]
-    judge_s = sum(cost["build_s"] + cost["judge_s"] for cost in costs if cost is not None)
+    judge_s = tuple(cost["build_s"] + cost["judge_s"] for cost in costs if cost is not None)
     return _Entered(kinds.count("evaluation"), kinds.count("confirmation"), judge_s)
 
 
@@ -172,6 +177,7 @@ def _rows(part: str, result: Throughput) -> list[tuple[str, str]]:
          f"{result.judges}, {result.evaluations}, {result.confirmations}, {result.verdicts}"),
         (f"{part}: seconds for each evaluation, with confirmations", f"{result.seconds / result.evaluations:.2f}"),
         (f"{part}: seconds for each evaluation or confirmation", f"{result.seconds / requests:.2f}"),
+        (f"{part}: median seconds in the judge", f"{result.median_judge_s:.2f}"),
         (f"{part}: share of the time that a judge worked", f"{result.judge_s / result.judges / result.seconds:.0%}"),
         (f"{part}: evaluations and confirmations per minute", f"{60 * requests / result.seconds:.1f}"),
     ]  # fmt: skip

@@ -289,7 +289,7 @@ class Evaluation:
 
     def _workload(self, workload: Workload, *, timing: bool) -> WorkloadResult:
         layout = layout_of(self._problem, workload)
-        memory = self._device.memory(layout)
+        memory = self._device.memory(layout, len(self._problem.workloads))
         variant = self._variant(workload)
         opponent = self._opponent(variant)
         sets = WorkloadSets(self._problem, self._inputs, workload)

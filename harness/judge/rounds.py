@@ -201,8 +201,7 @@ class Rounds:
         """
         calibration = self.candidate.device.calibration
         quiet = True
-        # Where calls are timed one by one, single calls only give a first estimate of the calls per batch.
-        for _ in range(1 if calibration.separate_calls else _SINGLES):
+        for _ in range(_SINGLES):
             self._fill(1)
             batch = self.baseline.batch(self.memory, range(1), self._batch_limit_s(1) * SLOWER_THAN_BASELINE)
             self._baseline_single_call_ns = min(self._baseline_single_call_ns, per_call_ns(batch, 1, calibration))
@@ -214,11 +213,13 @@ class Rounds:
 
     def _race(self) -> Race:
         """Prepare both sides, and choose the number of calls of their batches."""
-        self._visit_memory(self.baseline, SLOWER_THAN_BASELINE)
-        self._visit_memory(self.candidate, 1.0)
-        self.time_single_calls()
-        baseline_calls = self._calls(self.baseline, self._baseline_ns, SLOWER_THAN_BASELINE)
-        calls = self._calls(self.candidate, self._single_call_ns, 1.0)
+        if self.candidate.device.calibration.separate_calls:
+            baseline_calls = self._visit_memory(self.baseline, SLOWER_THAN_BASELINE)
+            calls = self._visit_memory(self.candidate, 1.0)
+        else:
+            self.time_single_calls()
+            baseline_calls = self._calls(self.baseline, self._baseline_ns, SLOWER_THAN_BASELINE)
+            calls = self._calls(self.candidate, self._single_call_ns, 1.0)
         if max(baseline_calls, calls) <= max(2, _ALIKE * min(baseline_calls, calls)):
             # With equal numbers, the overhead of a batch is divided by the same number of calls on both sides.
             baseline_calls = calls = min(baseline_calls, calls)
@@ -228,14 +229,23 @@ class Rounds:
             self.memory,
         )
 
-    def _visit_memory(self, side: Side, limit_factor: float) -> None:
-        """Make an untimed call at every placement that will be timed, so that a side creates data per address now."""
-        while placements := side.device.untried(side.runner):
-            calls = min(placements, self.memory.capacity)
+    def _visit_memory(self, side: Side, limit_factor: float) -> int:
+        """Make a call at every placement that will be timed, so that a side creates data per address now.
+
+        Returns:
+            The number of calls of the side's batches, by the shortest time per call.
+        """
+        calibration, shortest_ns = side.device.calibration, math.inf
+        while True:
+            usual_calls = calls_for(min(shortest_ns, self._baseline_ns), self.memory.capacity, calibration)
+            calls = min(side.device.untried(side.runner), self.memory.capacity) or usual_calls
             self._fill(calls)
-            side.batch(self.memory, range(calls), self._batch_limit_s(calls) * limit_factor)
+            batch = side.batch(self.memory, range(calls), self._batch_limit_s(calls) * limit_factor)
+            shortest_ns = min(shortest_ns, per_call_ns(batch, calls, calibration))
             if side is self.candidate:
                 self._check(range(calls))
+            if not side.device.untried(side.runner):
+                return calls_for(shortest_ns, self.memory.capacity, calibration)
 
     def _calls(self, side: Side, single_call_ns: float, limit_factor: float) -> int:
         """Return the number of calls of a side's batches. Make so many once, so that no timed batch uses new memory."""

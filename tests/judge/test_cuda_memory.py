@@ -7,7 +7,9 @@ import torch
 
 from harness.judge.devices.cuda_memory import POSITIONS, WORD, OutputSample, is_poisoned, poison
 from harness.judge.devices.cuda_placements import placement_count
+from harness.judge.devices.cuda_sealed import calls_per_batch
 from harness.judge.input_data.layout import Field, Layout
+from harness.model.interval import FIRST_BLOCKS
 
 GIB = 1 << 30
 STRIDE = 16384
@@ -77,8 +79,24 @@ def test_samples_are_within_the_outputs_at_varying_offsets() -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "free", "count"),
-    [(2 << 20, 140 * GIB, 64), (256 << 20, 140 * GIB, 16), (2 * GIB, 140 * GIB, 4), (40 * GIB, 140 * GIB, 1)],
+    ("size", "free", "calls", "count"),
+    [
+        (2 << 20, 140 * GIB, 10, 64),
+        (2 << 20, 140 * GIB, 6, 38),
+        (2 << 20, 140 * GIB, 5, 32),
+        (256 << 20, 140 * GIB, 10, 16),
+        (2 * GIB, 140 * GIB, 10, 4),
+        (2 * GIB, 140 * GIB, 1, 4),
+        (40 * GIB, 140 * GIB, 1, 1),
+    ],
 )
-def test_large_sets_have_fewer_placements(size: int, free: int, count: int) -> None:
-    assert placement_count(size, free) == count
+def test_large_sets_and_short_batches_have_fewer_placements(size: int, free: int, calls: int, count: int) -> None:
+    assert placement_count(size, free, calls) == count
+
+
+@pytest.mark.parametrize("workloads", [1, 2, 3, 4, 7, 14, 60])
+def test_workloads_share_the_calls_and_each_placement_has_two_that_count(workloads: int) -> None:
+    calls = calls_per_batch(workloads)
+    assert calls * workloads >= calls_per_batch(1), "all workloads together have at least the calls of one alone"
+    counted = 2 * FIRST_BLOCKS * (calls - 1)  # two batches in each block; their first calls do not count
+    assert counted >= 2 * placement_count(2 << 20, 140 * GIB, calls), "fewer would leave `placement_variance` at 0"

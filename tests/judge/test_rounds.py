@@ -1,4 +1,4 @@
-"""Accusations by the difference between single calls and calls in batches."""
+"""Accusations by the difference between single calls and calls in batches, and the batches before timing."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ class Machine:
         self.batches = 0
         self.lengths: list[int] = []
         """Calls of each batch of the candidate."""
+        self.untried = 0
+        """Placements at which the candidate has made no call."""
 
     def rounds(self) -> Rounds:
         device = create_autospec(Device, instance=True)
@@ -43,6 +45,7 @@ class Machine:
                 return Batch(len(slots) * 1_000, len(slots) * 1_000, 0)
             self.batches += 1
             self.lengths.append(len(slots))
+            self.untried = max(0, self.untried - len(slots))
             return Batch(len(slots) * self.alone_ns, len(slots) * self.alone_ns, next(self.disturbed_ns))
 
         device.batch.side_effect = batch
@@ -50,10 +53,10 @@ class Machine:
         checker.check.return_value = Comparison()
         memory, sets = create_autospec(Memory, instance=True), create_autospec(WorkloadSets, instance=True)
         memory.capacity = 64
-        device.untried.return_value = 0
+        device.untried.side_effect = lambda runner: self.untried if runner is candidate.runner else 0
         device.trust.return_value = Trust.BOUNDED
         sets.stress.return_value = ("large", "small", "zeros")
-        self.sets, self.checker = sets, checker
+        self.device, self.memory, self.sets, self.checker = device, memory, sets, checker
         rounds = Rounds(memory, sets, checker, baseline, candidate, Deadline(1e6))
         rounds.time_single_calls()
         return rounds
@@ -104,6 +107,19 @@ def test_stress_inputs_come_in_batches_like_the_timed_ones(call_ns: int, calls: 
     assert stressed == len(kinds) * min(2, calls)
     checked = [call.args[3] for call in machine.checker.check.call_args_list if len(call.args) > 3]
     assert sum(bool(kind) for kind in checked) == stressed, "all stress inputs are checked"
+
+
+@pytest.mark.parametrize(("untried", "before"), [(10, [4, 4, 2]), (0, [4])])
+def test_each_placement_has_a_call_before_those_that_count(untried: int, before: list[int]) -> None:
+    machine = Machine(1_000, always(0))
+    rounds = machine.rounds()
+    machine.device.calibration = Calibration(0.0, 0.0, separate_calls=True)
+    machine.memory.capacity, machine.untried = 4, untried
+    machine.lengths.clear()
+    rounds.time(0.5, 0.0)
+    assert machine.lengths[: len(before)] == before
+    assert set(machine.lengths[len(before) :]) == {4}, "timed batches and those with stress inputs are of equal length"
+    assert machine.checker.check.call_count >= sum(before), "their outputs are checked"
 
 
 class Clock:

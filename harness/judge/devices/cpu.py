@@ -241,8 +241,14 @@ class CpuDevice(Device):
         if region is not None:
             self._spare_outputs.take_back(region)
 
-    def memory(self, layout: Layout) -> Memory:
-        """Return the reserved memory with the layout of one workload, and as many slots as fit."""
+    def memory(self, layout: Layout, workloads: int = 1) -> Memory:
+        """Return the reserved memory with the layout of one workload, and as many slots as fit.
+
+        Args:
+            layout: the workload's inputs and outputs.
+            workloads: not used.
+        """
+        del workloads
         capacity = min(self._inputs.bytes // layout.input_stride, self._spare_outputs.bytes // layout.output_stride)
         return CpuMemory(layout, min(capacity, wire.MAX_CALLS), self._inputs, self._outputs)
 

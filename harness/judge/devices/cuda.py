@@ -260,7 +260,10 @@ class CudaDevice(Device):
         self._runners.wait_for_ends()
         line.conduct, line.has_served = Conduct(self._probe_ns), False
         try:
-            line.placements = self._pool.take(layout, timed=slots > 1 or fitting_sets(layout) == 1)
+            if slots > 1 or fitting_sets(layout) == 1:
+                line.placements = self._pool.take(layout, slots)
+            else:
+                line.placements = self._pool.take_few(layout)
         except (CudaError, torch.OutOfMemoryError) as error:
             raise NoRoom(error) from None
         return {"slots": line.placements.count, "placement_bytes": line.placements.bytes}, line.placements.export()
@@ -278,8 +281,14 @@ class CudaDevice(Device):
         """
         self._lines[id(runner)].conduct.conclude()
 
-    def memory(self, layout: Layout) -> CudaMemory:
-        """Return the judge's own copy of a workload's sets."""
+    def memory(self, layout: Layout, workloads: int = 1) -> CudaMemory:
+        """Return the judge's own copy of a workload's sets.
+
+        Args:
+            layout: the workload's inputs and outputs.
+            workloads: not used: fewer calls would also show less of what a runner does between its calls.
+        """
+        del workloads
         return self.memory_for(layout, self.calibration.most_calls)
 
     def memory_for(self, layout: Layout, max_sets: int) -> CudaMemory:
@@ -309,10 +318,12 @@ class CudaDevice(Device):
             by = time.monotonic() + within_s
             return self._cycle.bounded(line, cuda_memory, slots[index], placement, hold=index in held_indices, by=by)
 
-        return self._calls(runner, memory, len(slots), call, within_s)
+        return self._calls(runner, memory, len(slots), call, within_s, stop=True)
 
     def timed_batch(self, runner: Runner, memory: Memory, slots: Sequence[int], within_s: float) -> Batch:
         """Make calls that a trusted runner times by device events.
+
+        Neither side's runner has host code of a candidate, so it is not stopped between batches.
 
         Args:
             runner: a trusted runner that is prepared for the workload.
@@ -327,7 +338,7 @@ class CudaDevice(Device):
         def call(line: Line, cuda_memory: CudaMemory, index: int, placement: int) -> Reading:
             return self._cycle.sealed(line, cuda_memory, slots[index], placement, by=time.monotonic() + within_s)
 
-        return self._calls(runner, memory, len(slots), call, within_s)
+        return self._calls(runner, memory, len(slots), call, within_s, stop=False)
 
     def _calls(
         self,
@@ -336,8 +347,10 @@ class CudaDevice(Device):
         count: int,
         call: Callable[[Line, CudaMemory, int, int], Reading],
         within_s: float,
+        *,
+        stop: bool,
     ) -> Batch:
-        """Continue the runner, make calls at random placements, stop it, and check its memory and the device."""
+        """Continue the runner, make calls at random placements, stop it if asked to, and check memory and device."""
         assert isinstance(memory, CudaMemory)  # noqa: S101 - from `memory_for`
         line = self._lines[id(runner)]
         assert line.placements is not None  # noqa: S101 - the side was prepared
@@ -356,7 +369,8 @@ class CudaDevice(Device):
             runner.accept(done)
             if done.call != identity:
                 raise RunnerFailed(Verdict.REWARD_HACK, "forged an answer: it is not the answer to this call")
-            runner.stop()
+            if stop:
+                runner.stop()
         before, self._sample = self._sample, self._nvml.sample(_SAMPLE_AGE_S)
         self._check_after_batch(line, memory, readings)
         disturbed = self._disturbed(before, self._sample)

@@ -18,7 +18,9 @@ from harness.judge.isolation.resource_limits import GIB
 from harness.runner.device_memory import AddressRange, PhysicalMemory, bytes_tensor
 from harness.runner.driver import CudaError
 
-_MAX_PLACEMENTS, _MIN_PLACEMENTS = 64, 4
+_PLACEMENTS_PER_CALL, _MIN_PLACEMENTS = 6.4, 4
+"""Placements for each call of a batch (64 for ten calls), and least number of them. With twelve blocks each placement
+has three calls that count, which `placement_variance` needs."""
 _BUDGET_BYTES, _BUDGET_SHARE = 4 * GIB, 8
 """Limits of all placements of a runner together: bytes, and 1 / this share of the free memory."""
 _RESERVED_SHARE = 8
@@ -37,14 +39,15 @@ def reserve_memory() -> None:
     del reserved
 
 
-def placement_count(size: int, free: int) -> int:
+def placement_count(size: int, free: int, calls: int) -> int:
     """Return the number of placements for a runner, at least 1.
 
     Args:
         size: bytes of a placement.
         free: bytes of free device memory.
+        calls: largest number of calls in a batch.
     """
-    usual = min(_MAX_PLACEMENTS, min(_BUDGET_BYTES, free // _BUDGET_SHARE) // size)
+    usual = min(int(_PLACEMENTS_PER_CALL * calls), min(_BUDGET_BYTES, free // _BUDGET_SHARE) // size)
     return max(1, usual, min(_MIN_PLACEMENTS, free // _LARGE_SHARE // size))
 
 
@@ -58,29 +61,43 @@ class PlacementPool:
     def __init__(self, unit: int) -> None:
         self._unit = unit
         self._spare: list[PhysicalMemory] = []
-        self._count = 0
+        self._count = self._calls = 0
 
-    def take(self, layout: Layout, *, timed: bool = True) -> Placements:
-        """Return placements for one side of a workload; the remaining memory is for the next side of the same size.
+    def take(self, layout: Layout, calls: int) -> Placements:
+        """Return placements for one side of a workload; the remaining memory is for the next such side.
 
         Args:
             layout: the workload's inputs and outputs.
-            timed: false for a runner that needs few placements; it affects no other runner's memory.
+            calls: largest number of calls in a batch.
 
         Raises:
             CudaError: the device does not have enough memory.
         """
-        size = -(-(layout.input_stride + layout.output_stride) // self._unit) * self._unit
-        if not timed:
-            count = min(_SINGLE_CALL_PLACEMENTS, placement_count(size, torch.cuda.mem_get_info()[0]))
-            return Placements(layout, allocate(size, count))
-        if not self._spare or self._spare[0].bytes != size:
+        size = self._size(layout)
+        if not self._spare or (self._spare[0].bytes, self._calls) != (size, calls):
             self.close()
-            self._count = placement_count(size, torch.cuda.mem_get_info()[0])
+            self._calls, self._count = calls, placement_count(size, torch.cuda.mem_get_info()[0], calls)
             self._spare = allocate(size, _SIDES * self._count)
             secrets.SystemRandom().shuffle(self._spare)
         memory, self._spare = self._spare[: self._count], self._spare[self._count :]
         return Placements(layout, memory)
+
+    def take_few(self, layout: Layout) -> Placements:
+        """Return few placements, for a runner whose calls are not timed in batches; no other memory is affected.
+
+        Args:
+            layout: the workload's inputs and outputs.
+
+        Raises:
+            CudaError: the device does not have enough memory.
+        """
+        size = self._size(layout)
+        count = min(_SINGLE_CALL_PLACEMENTS, placement_count(size, torch.cuda.mem_get_info()[0], 1))
+        return Placements(layout, allocate(size, count))
+
+    def _size(self, layout: Layout) -> int:
+        """Return the bytes of a placement."""
+        return -(-(layout.input_stride + layout.output_stride) // self._unit) * self._unit
 
     def close(self) -> None:
         """Release the memory that no side has taken. Only the judge's process has had access to it."""

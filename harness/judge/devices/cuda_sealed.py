@@ -19,6 +19,22 @@ _PROCESS_NS = 40.0
 """Standard deviations between processes that run the same kernel: a share of a call, and nanoseconds."""
 
 
+_MOST_CALLS, _FEWEST_CALLS = 10, 4
+"""Calls of a batch: of a problem with one workload, and of one with many."""
+
+
+def calls_per_batch(workloads: int) -> int:
+    """Return the largest number of calls in a batch.
+
+    The mean of n workloads counts. With 1 / sqrt(n) of the calls each, all of them together still have sqrt(n) times
+    the calls of a problem with one workload.
+
+    Args:
+        workloads: number of the problem's workloads that are timed.
+    """
+    return max(_FEWEST_CALLS, round(_MOST_CALLS / math.sqrt(workloads)))
+
+
 class EventTimedDevice(Device, Protocol):
     """A device whose trusted processes read device events. `cuda.CudaDevice` implements it."""
 
@@ -60,7 +76,12 @@ class SealedClock:
     def __init__(self, device: EventTimedDevice, event_overhead_ns: float) -> None:
         self._device = device
         self.calibration = Calibration(
-            0.0, 0.0, batch_ns=4_000_000, most_calls=10, call_overhead_ns=event_overhead_ns, separate_calls=True
+            0.0,
+            0.0,
+            batch_ns=4_000_000,
+            most_calls=_MOST_CALLS,
+            call_overhead_ns=event_overhead_ns,
+            separate_calls=True,
         )
         self.target, self.memory_on = device.target, device.memory_on
         self.languages = device.languages  # the `baseline/` of a problem may be in any of them
@@ -83,9 +104,14 @@ class SealedClock:
         """
         return self._device.grant_timed(runner, sealed=sealed)
 
-    def memory(self, layout: Layout) -> CudaMemory:
-        """Return the judge's own copy of a workload's sets."""
-        return self._device.memory_for(layout, self.calibration.most_calls)
+    def memory(self, layout: Layout, workloads: int = 1) -> CudaMemory:
+        """Return the judge's own copy of a workload's sets.
+
+        Args:
+            layout: the workload's inputs and outputs.
+            workloads: number of the problem's workloads that are timed.
+        """
+        return self._device.memory_for(layout, calls_per_batch(workloads))
 
     def batch(self, runner: Runner, memory: Memory, slots: Sequence[int], within_s: float) -> Batch:
         """Make calls that the trusted runner times by device events; see `Device.batch`.

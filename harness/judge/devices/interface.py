@@ -234,8 +234,14 @@ class Device(Protocol):
         del layouts
         return nullcontext()
 
-    def memory(self, layout: Layout) -> Memory:
-        """Return the reserved memory with the layout of one workload."""
+    def memory(self, layout: Layout, workloads: int = 1) -> Memory:
+        """Return the reserved memory with the layout of one workload.
+
+        Args:
+            layout: the workload's inputs and outputs.
+            workloads: number of the problem's workloads that are timed. The memory may have fewer slots if there are
+                several, because the mean of all of them counts.
+        """
 
     def batch(self, runner: Runner, memory: Memory, slots: Sequence[int], within_s: float) -> Batch:
         """Poison the outputs, flush the caches, continue the runner, time its calls, and stop it.
