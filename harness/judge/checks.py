@@ -12,9 +12,10 @@ from harness.judge.correctness import Comparison, Summed, all_finite, compare, c
 from harness.judge.input_data import stress_inputs
 from harness.judge.input_data.inputs import InputSource
 from harness.judge.precision import Truth, find_truth
-from harness.judge.reference import InvalidReferenceError, Reference, Value, torch_dtype
+from harness.judge.reference import InvalidReferenceError, Reference, Value
 from harness.model.problem import Definition, Problem, Tolerance, Workload
 from harness.model.verdict import Verdict
+from harness.sol.problem_tensors import torch_dtype
 
 _FLOAT64_CHECKS = 2
 _FLOAT64_CHECK_INTERVAL = 128

@@ -7,10 +7,10 @@ import math
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from harness.formats.tensors import find_tensor_file, read_tensor
 from harness.model.problem import CustomInput, Problem, SafetensorsInput, ScalarInput, Workload
 from harness.sol.arguments import Untyped, is_composite
 from harness.sol.operators import HIDDEN_BELOW, is_product
+from harness.sol.problem_tensors import tensor_of_file, torch_dtype
 from harness.sol.tensor_values import DRAWN_FLOATS, AnalysisLimits, TensorValues, max_known_elements
 
 _INVENTED_ELEMENTS = 2**20
@@ -30,7 +30,6 @@ class TraceInputs:
     def __init__(self, problem: Problem, workload: Workload, limits: AnalysisLimits) -> None:
         self._problem = problem
         self._workload = workload
-        self._roots = [root for root in (problem.directory, problem.data_root) if root is not None]
         self._limits = limits
         self._sizes = problem.sizes(workload)
         self.invented: set[str] = set()
@@ -51,7 +50,7 @@ class TraceInputs:
         self.invented = set()
         for name, spec in self._problem.definition.inputs.items():
             source = self._workload.inputs.get(name)
-            dtype, shape = _torch_dtype(spec.dtype), self._problem.shape(spec, self._sizes)
+            dtype, shape = torch_dtype(spec.dtype), self._problem.shape(spec, self._sizes)
             needs_values = not dtype.is_floating_point and math.prod(shape) <= max_known_elements(dtype)
             if isinstance(source, ScalarInput):
                 inputs[name] = source.value
@@ -78,7 +77,7 @@ class TraceInputs:
             if isinstance(source, ScalarInput):
                 inputs[name] = source.value
                 continue
-            dtype, shape = _torch_dtype(spec.dtype), self._problem.shape(spec, self._sizes)
+            dtype, shape = torch_dtype(spec.dtype), self._problem.shape(spec, self._sizes)
             self._limits.take(math.prod(shape) * dtype.itemsize)
             if isinstance(source, SafetensorsInput) and not dtype.is_floating_point:
                 inputs[name] = self._from_file(source)
@@ -119,12 +118,9 @@ class TraceInputs:
         return torch.empty(value.shape, dtype=value.dtype, device="meta")
 
     def _from_file(self, source: SafetensorsInput) -> torch.Tensor:
-        """Return a tensor of a file, of which only the tensor's bytes are read."""
-        data, dtype, shape = read_tensor(find_tensor_file(source.path, self._roots), source.tensor_key)
-        self._limits.take(len(data))
-        if not data:
-            return torch.zeros(shape, dtype=_torch_dtype(dtype))
-        return torch.frombuffer(bytearray(data), dtype=torch.uint8).view(_torch_dtype(dtype)).view(shape)
+        tensor = tensor_of_file(self._problem, source)
+        self._limits.take(tensor.nbytes)
+        return tensor
 
 
 class _InputCreation(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -140,11 +136,6 @@ class _InputCreation(TorchDispatchMode):  # type: ignore[no-untyped-call]
             with self:
                 return func.decompose(*args, **kwargs)
         return self.values.run(func, args, kwargs)
-
-
-def _torch_dtype(name: str) -> torch.dtype:
-    """Return torch's dtype for a dtype of a definition, which has the same name."""
-    return getattr(torch, name)  # type: ignore[no-any-return]
 
 
 def _placeholder(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

@@ -19,9 +19,9 @@ import torch
 
 from harness.judge.input_data.random_values import dependent_values, independent_values
 from harness.judge.input_data.roles import Purpose, Role, purpose_of
-from harness.judge.input_data.safetensors import read_safetensors
-from harness.judge.reference import InvalidReferenceError, Reference, Value, load_reference, torch_dtype
+from harness.judge.reference import InvalidReferenceError, Reference, Value, load_reference
 from harness.model.problem import CustomInput, Problem, SafetensorsInput, ScalarInput, TensorSpec, Workload
+from harness.sol.problem_tensors import tensor_of_file, torch_dtype
 
 _SMALLEST_POOL, _LARGEST_POOL = 1 << 16, 1 << 22
 """Smallest and largest number of values of a pool."""
@@ -341,8 +341,7 @@ class InputSource:
     def _from_file(self, workload: Workload, name: str, specified: SafetensorsInput) -> Value:
         key = (specified.path, specified.tensor_key)
         if key not in self._files:
-            roots = [root for root in (self._problem.directory, self._problem.data_root) if root is not None]
-            self._files[key] = read_safetensors(specified.path, specified.tensor_key, roots)
+            self._files[key] = tensor_of_file(self._problem, specified)
         return self._checked(name, self._files[key], self._problem.sizes(workload))
 
 

@@ -11,7 +11,8 @@ import torch
 
 from harness.judge.reference import Value
 from harness.model.axes import ExprAxis, VarAxis
-from harness.model.problem import Problem, TensorSpec, Workload
+from harness.model.problem import DTYPE_BYTES, Problem, TensorSpec, Workload
+from harness.sol.problem_tensors import torch_dtype
 
 _ALIGN, _SLOT_ALIGN = 64, 4096
 _INTEGERS = {"int64", "int32", "int16", "int8"}
@@ -37,7 +38,7 @@ class Field:
         """Element type; for a Python scalar, the type of its eight bytes."""
         if self.scalar:
             return torch.float64 if self.scalar == "float" else torch.int64
-        return getattr(torch, self.dtype)  # type: ignore[no-any-return]
+        return torch_dtype(self.dtype)
 
     def view(self, slot_bytes: torch.Tensor) -> torch.Tensor:
         """Return this field as a tensor on the bytes of a slot; a Python scalar is a 0-d tensor of 64 bits."""
@@ -133,7 +134,7 @@ def _place(specs: Mapping[str, TensorSpec], problem: Problem, sizes: dict[str, i
         if spec.shape is None:
             kind = "int" if dtype in _INTEGERS else "bool" if dtype == "bool" else "float"
         else:
-            size = math.prod(shape) * getattr(torch, dtype).itemsize
+            size = math.prod(shape) * DTYPE_BYTES[dtype]
         fields.append(Field(name, dtype, shape, end, size, kind, spec.x_updates))
         end = _round_up(end + size, _ALIGN)
     return tuple(fields), max(end, 8)
