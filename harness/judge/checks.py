@@ -98,7 +98,7 @@ class WorkloadSets:
             return
         # One thread makes all custom inputs. Otherwise the first set is filled alone: it creates data that the other
         # sets share.
-        serial_sets = len(sets) if for_each_set is None or self.source.is_custom(self.workload) else 1
+        serial_sets = len(sets) if for_each_set is None or self.workload.is_custom else 1
         for number in range(serial_sets):
             refill(number)
         if for_each_set is not None:

@@ -7,7 +7,7 @@ import math
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from harness.model.problem import CustomInput, Problem, SafetensorsInput, ScalarInput, Workload
+from harness.model.problem import Problem, SafetensorsInput, ScalarInput, Workload
 from harness.sol.arguments import Untyped, is_composite
 from harness.sol.operators import HIDDEN_BELOW, is_product
 from harness.sol.problem_tensors import tensor_of_file, torch_dtype
@@ -38,11 +38,6 @@ class TraceInputs:
         """Float input -> share of its elements that are not hidden from a softmax, if it is known."""
         self.has_random_values = False
         """Some values depend on random numbers."""
-
-    @property
-    def is_custom(self) -> bool:
-        """True if code of the problem creates the inputs."""
-        return any(isinstance(source, CustomInput) for source in self._workload.inputs.values())
 
     def without_values(self) -> dict[str, Untyped]:
         """Return meta tensors and scalars; integers of files have their values, and small random ones are zeros."""
@@ -98,8 +93,7 @@ class TraceInputs:
         Raises:
             LimitReachedError: the creation takes too much time or memory.
         """
-        sources = self._workload.inputs
-        scalars = {name: source.value for name, source in sources.items() if isinstance(source, ScalarInput)}
+        scalars = self._workload.scalars
         values = TensorValues(self._limits, known_floats=DRAWN_FLOATS, everything=everything)
         with torch.random.fork_rng(devices=[]), torch.no_grad(), _InputCreation(values):
             torch.manual_seed(seed)
