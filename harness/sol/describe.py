@@ -10,10 +10,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
-
 from harness.errors import HarnessError
 from harness.formats.problems import load_problem
+from harness.model.base_models import StrictModel
 from harness.model.device_description import BoundDescription, DeviceDescription
 from harness.sol.cpu import cpu_information
 from harness.sol.hardware import CPU, Hardware
@@ -33,10 +32,8 @@ _LISTED = {"h100", "h200", "b200"}
 """Targets of these compute capabilities."""
 
 
-class DescribeRequest(BaseModel):
+class DescribeRequest(StrictModel):
     """A request for a problem's bounds and the device's figures."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     problem_dir: Path
     problem: str
