@@ -20,14 +20,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import IO
 
-from harness.errors import ConfigurationError
+from harness.errors import ConfigurationError, FormatError
 from harness.failpoints import failpoint
 from harness.formats.bounded import load_json_file
 from harness.judge.isolation.resource_limits import GIB, SandboxLimits
@@ -206,7 +206,7 @@ def cached_artefact(cache_dir: Path, key: str, make: Callable[[Path], Path]) -> 
     """
     store = cache_dir / "artefacts"
     artefact, index = store / f"{key}.so", store / f"{key}.json"
-    if artefact.is_file() and index.is_file():
+    with suppress(OSError, FormatError, KeyError, TypeError):  # missing, or damaged by a loss of power
         facts = load_json_file(index)
         if facts["sha256"] == _digest(artefact):
             return Built(artefact, cached=True, messages=str(facts.get("messages", "")))
