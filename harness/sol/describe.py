@@ -90,7 +90,8 @@ def _cpu_lines(machine: Hardware) -> list[str]:
     cached = f", {machine.cached_gbs:,.0f} GB/s within the L2 cache" if machine.cached_gbs else ""
     lines.append(f"measured with one thread: {machine.bandwidth_gbs:,.1f} GB/s of memory{cached}")
     lines.append(f"arithmetic of one thread, GFLOP/s: {_rates(machine, scale=1e3)}")
-    data_caches = [cache for cache in sorted(_CACHES.glob("index*")) if _text(cache / "type") != "Instruction"]
+    sizes = sorted(_CACHES.glob("index*/size"))  # a virtual machine may not know the size of a cache
+    data_caches = [size.parent for size in sizes if _text(size.with_name("type")) != "Instruction"]
     caches = [f"L{_text(cache / 'level')} {_text(cache / 'size')}" for cache in data_caches]
     if caches:
         lines.append(f"caches: {', '.join(caches)}")
