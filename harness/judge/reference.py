@@ -15,6 +15,8 @@ from harness.model.problem import Definition, Problem
 from harness.sol.problem_tensors import torch_dtype
 
 Value = torch.Tensor | int | float | bool
+Outputs = Mapping[str, torch.Tensor]
+"""Outputs of one call by name."""
 
 
 class InvalidReferenceError(FormatError):
