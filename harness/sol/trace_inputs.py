@@ -28,9 +28,9 @@ class TraceInputs:
     """
 
     def __init__(self, problem: Problem, workload: Workload, limits: AnalysisLimits) -> None:
-        self._problem = problem
+        self.problem = problem
         self._workload = workload
-        self._limits = limits
+        self.limits = limits
         self._sizes = problem.sizes(workload)
         self.invented: set[str] = set()
         """Inputs whose values are placeholders."""
@@ -43,16 +43,16 @@ class TraceInputs:
         """Return meta tensors and scalars; integers of files have their values, and small random ones are zeros."""
         inputs: dict[str, Untyped] = {}
         self.invented = set()
-        for name, spec in self._problem.definition.inputs.items():
+        for name, spec in self.problem.definition.inputs.items():
             source = self._workload.inputs.get(name)
-            dtype, shape = torch_dtype(spec.dtype), self._problem.shape(spec, self._sizes)
+            dtype, shape = torch_dtype(spec.dtype), self.problem.shape(spec, self._sizes)
             needs_values = not dtype.is_floating_point and math.prod(shape) <= max_known_elements(dtype)
             if isinstance(source, ScalarInput):
                 inputs[name] = source.value
             elif isinstance(source, SafetensorsInput) and needs_values:
                 inputs[name] = self._from_file(source)
             elif needs_values and math.prod(shape) <= _INVENTED_ELEMENTS:
-                self._limits.take(math.prod(shape) * dtype.itemsize)
+                self.limits.take(math.prod(shape) * dtype.itemsize)
                 inputs[name] = torch.zeros(shape, dtype=dtype)
                 self.invented.add(name)
             else:
@@ -67,13 +67,13 @@ class TraceInputs:
         """
         inputs: dict[str, Untyped] = {}
         self.invented = set()
-        for name, spec in self._problem.definition.inputs.items():
+        for name, spec in self.problem.definition.inputs.items():
             source = self._workload.inputs.get(name)
             if isinstance(source, ScalarInput):
                 inputs[name] = source.value
                 continue
-            dtype, shape = torch_dtype(spec.dtype), self._problem.shape(spec, self._sizes)
-            self._limits.take(math.prod(shape) * dtype.itemsize)
+            dtype, shape = torch_dtype(spec.dtype), self.problem.shape(spec, self._sizes)
+            self.limits.take(math.prod(shape) * dtype.itemsize)
             if isinstance(source, SafetensorsInput) and not dtype.is_floating_point:
                 inputs[name] = self._from_file(source)
             else:
@@ -94,12 +94,12 @@ class TraceInputs:
             LimitReachedError: the creation takes too much time or memory.
         """
         scalars = self._workload.scalars
-        values = TensorValues(self._limits, known_floats=DRAWN_FLOATS, everything=everything)
+        values = TensorValues(self.limits, known_floats=DRAWN_FLOATS, everything=everything)
         with torch.random.fork_rng(devices=[]), torch.no_grad(), _InputCreation(values):
             torch.manual_seed(seed)
             created = make({**self._sizes, **scalars}, torch.device("cpu"))
         self.has_random_values = values.randomness
-        inputs = {name: created[name] if name in created else scalars[name] for name in self._problem.definition.inputs}
+        inputs = {name: created[name] if name in created else scalars[name] for name in self.problem.definition.inputs}
         tensors = {name: value for name, value in inputs.items() if isinstance(value, torch.Tensor)}
         self.invented = {name for name, value in tensors.items() if not value.is_meta and not values.is_known(value)}
         return inputs if everything else {name: self._without_floats(name, value) for name, value in inputs.items()}
@@ -112,8 +112,8 @@ class TraceInputs:
         return torch.empty(value.shape, dtype=value.dtype, device="meta")
 
     def _from_file(self, source: SafetensorsInput) -> torch.Tensor:
-        tensor = tensor_of_file(self._problem, source)
-        self._limits.take(tensor.nbytes)
+        tensor = tensor_of_file(self.problem, source)
+        self.limits.take(tensor.nbytes)
         return tensor
 
 
