@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from harness.judge.baseline.baseline_runners import COMPILED, Opponents, has_own_baseline
+from harness.judge.baseline.slowdown import PATIENCE_S, timed_call_ns
 from harness.judge.checks import WorkloadCheck, WorkloadSets
 from harness.judge.clock import calls_for, per_call_ns
 from harness.judge.devices.interface import Device, Memory
@@ -32,7 +33,6 @@ from harness.model.problem import Problem, Workload
 from harness.model.verdict import Verdict
 
 _BATCHES = 7
-_PATIENCE_S = 60.0
 
 
 def measure(
@@ -182,15 +182,12 @@ def _variant(memory: Memory, side: Side, sets: WorkloadSets, check: WorkloadChec
     sets.fill([memory.views(0)])
     side.batch(memory, range(1), side.first_call_s)
     _check(memory, side, check, 0)
-    single = min(per_call_ns(side.batch(memory, range(1), _PATIENCE_S), 1, calibration) for _ in range(3))
+    single = min(per_call_ns(side.batch(memory, range(1), PATIENCE_S), 1, calibration) for _ in range(3))
     calls = calls_for(single, memory.capacity, calibration)
     times = []
     for _ in range(_BATCHES):
-        sets.fill([memory.views(slot) for slot in range(calls)])
-        with side.device.timing():
-            batch = side.batch(memory, range(calls), _PATIENCE_S)
+        times.append(timed_call_ns(side, memory, sets, calls))
         _check(memory, side, check, calls - 1)
-        times.append(per_call_ns(batch, calls, calibration))
     times.sort()
     return geometric_mean(times[1:-2]) / 1e3  # without the shortest and the two longest: a disturbance only adds time
 
