@@ -269,6 +269,19 @@ def files_of(solution: Solution) -> dict[str, Path]:
     return {name: solution.directory / name for name in solution.sources}
 
 
+def copy_files(files: Mapping[str, Path], directory: Path) -> None:
+    """Copy files to a directory.
+
+    Args:
+        files: relative path in the directory -> the file.
+        directory: directories below it are created.
+    """
+    for name, file in files.items():
+        target = directory / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, target)
+
+
 def compiled(files: Mapping[str, Path], compilation: Compilation, scratch: Path, sandbox: SandboxKind) -> Path:
     """Run a compilation in a new sandbox, and return its output directory, which is below `scratch`.
 
@@ -289,10 +302,7 @@ def compiled(files: Mapping[str, Path], compilation: Compilation, scratch: Path,
     sources, output, request = scratch / "sources", scratch / "output", scratch / "request.json"
     output.mkdir()
     sources.mkdir()
-    for name, file in files.items():
-        target = sources / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(file, target)
+    copy_files(files, sources)
     confined = sandbox == "bubblewrap"
     on_host = BuildPaths(str(sources), str(output), str(request))
     paths = BuildPaths("/sources", "/output", "/request.json") if confined else on_host
