@@ -26,10 +26,11 @@ from harness.judge.devices.cuda_environment import require_no_mps
 from harness.judge.isolation.sandbox import check
 from harness.model.config import SandboxKind
 from harness.model.devices import DEVICES_SOURCE, expand_devices, parse_device
+from harness.model.process_status import DaemonStatus
 from harness.sol.hardware import CPU, table, target_name
 from harness.workspace.directories import Workspace
 from harness.workspace.processes import gpu_names, output_of
-from harness.workspace.status import is_alive, read_daemon_status
+from harness.workspace.status import is_alive, read_status
 from harness.workspace.timing_lock import TIMING_LOCKS, lock_directory, open_lock
 
 COMPILERS = ("c++", "g++", "clang++")
@@ -170,7 +171,7 @@ def _uses_gpu(plan: RunPlan) -> bool:
 
 def _is_judging(plan: RunPlan) -> bool:
     """Return True if a daemon runs: a trial on its GPU would disturb the measurements."""
-    status = read_daemon_status(plan.workspace) if plan.workspace else None
+    status = read_status(plan.workspace, DaemonStatus) if plan.workspace else None
     return status is not None and is_alive(status)
 
 
