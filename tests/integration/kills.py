@@ -146,7 +146,7 @@ class Killed:
 
     def _run_and_kill_a_worker(self, extra: Mapping[str, str]) -> tuple[int, str]:
         process = self.site.start(*START, extra=extra)
-        worker = wait_until(lambda: read_status(self.site, WorkerStatus.workspace, "w01"), event="a worker")
+        worker = wait_until(lambda: read_status(self.site.workspace, WorkerStatus, "w01"), event="a worker")
         os.kill(worker.pid, signal.SIGKILL)
         output, _ = process.communicate(timeout=120)
         return process.returncode, output
