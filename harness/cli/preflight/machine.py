@@ -9,7 +9,7 @@ import sysconfig
 from contextlib import suppress
 from pathlib import Path
 
-from harness.cli.devices import require_gpu_packages
+from harness.cli.devices import require_gpu_packages, shown_gpus
 from harness.cli.preflight.check import Check, RunPlan
 from harness.cli.preflight.torch_trial import (
     TRIAL_TIMEOUT_S,
@@ -63,10 +63,10 @@ def _check_gpus(highest: int) -> None:
         raise ConfigurationError(
             "nvidia-smi lists no GPU", where=DEVICES_SOURCE, remedy="--device cpu, or install NVIDIA's driver"
         )
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    count = len(visible.split(",")) if visible else len(names)
+    shown = shown_gpus()
+    count = len(names if shown is None else shown)
     if highest >= count:
-        listed = ", ".join(f"cuda:{number}" for number in range(count))
+        listed = ", ".join(f"cuda:{number}" for number in range(count)) or "none, by CUDA_VISIBLE_DEVICES"
         raise ConfigurationError(f"no such device: cuda:{highest}", where=DEVICES_SOURCE, remedy=f"GPUs here: {listed}")
     require_gpu_packages()
     require_no_mps()
