@@ -17,8 +17,9 @@ from harness.ledger.create_workspace import create_workspace
 from harness.ledger.ledger import read_records
 from harness.ledger.submission import read_outcome
 from harness.model.paths import ledger_file, solution_path
+from harness.model.process_status import DaemonStatus
 from harness.workspace.directories import Workspace
-from harness.workspace.status import read_daemon_status
+from harness.workspace.status import read_status
 from tests.waiting import wait_until
 
 _WORKER = "w01"
@@ -78,5 +79,5 @@ def _seconds(at: str) -> float:
 
 def _is_idle(workspace: Workspace) -> bool | None:
     """Return true once the daemon has neither a candidate nor a confirmation left."""
-    status = read_daemon_status(workspace)
+    status = read_status(workspace, DaemonStatus)
     return None if status is None or status.queued or status.current else True

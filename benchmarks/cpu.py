@@ -28,7 +28,8 @@ from harness.git.repo import Repo
 from harness.git.worktree_places import Place
 from harness.git.worktrees import add
 from harness.ledger.create_workspace import create_workspace
-from harness.workspace.status import read_planner_status
+from harness.model.process_status import PlannerStatus
+from harness.workspace.status import read_status
 from tests.waiting import wait_until
 
 PROBLEM = "starter/rmsnorm_h4096"
@@ -82,7 +83,7 @@ def loop(root: Path, candidates: int = 6) -> list[Figure]:
     with running(workspace, "daemon", "--device", "cpu") as daemon:
         measured = cycles(workspace, PROBLEM, "cpu", "w01", write, candidates)
         with running(workspace, "planner") as planner:
-            wait_until(lambda: read_planner_status(workspace), deadline_s=60, event="the planner")
+            wait_until(lambda: read_status(workspace, PlannerStatus), deadline_s=60, event="the planner")
             resident = resident_mb(daemon.pid) + resident_mb(planner.pid)
     return [
         Figure(f"event to queued (median of {candidates})", "0.3 s", f"{statistics.median(measured.to_queue):.2f} s"),

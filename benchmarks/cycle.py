@@ -20,8 +20,9 @@ from harness.git.solution_commits import commit_solution
 from harness.git.worktree_places import Place
 from harness.ledger.submission import read_outcome
 from harness.model.paths import solution_path
+from harness.model.process_status import DaemonStatus
 from harness.workspace.directories import Workspace
-from harness.workspace.status import read_daemon_status
+from harness.workspace.status import read_status
 from tests.waiting import wait_until
 
 HARNESS = (sys.executable, "-m", "harness")
@@ -98,5 +99,5 @@ def resident_mb(pid: int) -> float:
 
 
 def _busy(workspace: Workspace) -> bool | None:
-    status = read_daemon_status(workspace)
+    status = read_status(workspace, DaemonStatus)
     return True if status is not None and (status.queued or status.current) else None

@@ -38,8 +38,9 @@ from harness.git.worktree_places import Place
 from harness.ledger.create_workspace import create_workspace
 from harness.ledger.ledger import read_records
 from harness.model.paths import ledger_file, solution_path
+from harness.model.process_status import DaemonStatus
 from harness.workspace.directories import Workspace
-from harness.workspace.status import read_daemon_status
+from harness.workspace.status import read_status
 from tests.waiting import wait_until
 
 _DEADLINE_S = 500.0
@@ -205,7 +206,7 @@ def _entered(workspace: Workspace, candidates: Candidates) -> _Entered:
 
 def _ready_judges(workspace: Workspace) -> tuple[str, ...] | None:
     """Return the names of the judges once none is starting."""
-    status = read_daemon_status(workspace)
+    status = read_status(workspace, DaemonStatus)
     if status is None or not status.judges or any(judge.state != "idle" for judge in status.judges):
         return None
     return tuple(judge.device for judge in status.judges)
@@ -213,7 +214,7 @@ def _ready_judges(workspace: Workspace) -> tuple[str, ...] | None:
 
 def _wait_until_idle(workspace: Workspace, evaluations: int) -> None:
     def idle() -> bool | None:
-        status = read_daemon_status(workspace)
+        status = read_status(workspace, DaemonStatus)
         busy = status is None or status.queued or status.current or status.evaluations_done < evaluations
         return None if busy else True
 

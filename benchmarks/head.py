@@ -35,9 +35,10 @@ from harness.git.tree_ids import TreeFile, blob_id, tree_id
 from harness.ledger.audit.audit import audit
 from harness.ledger.create_workspace import create_workspace
 from harness.ledger.index import Index
+from harness.model.process_status import DaemonStatus
 from harness.model.verdict import EntryKind
 from harness.workspace.directories import Workspace
-from harness.workspace.status import read_daemon_status
+from harness.workspace.status import read_status
 from tests.site import KERNEL, SOLUTION, STUB, git, write_problem
 from tests.waiting import wait_until
 
@@ -342,7 +343,7 @@ def _workspace_with(root: Path, names: Sequence[str]) -> None:
 
 
 def _ready(workspace: Workspace) -> int:
-    status = read_daemon_status(workspace)
+    status = read_status(workspace, DaemonStatus)
     return sum(judge.state == "idle" for judge in status.judges) if status else 0
 
 
@@ -350,7 +351,7 @@ def _drained(workspace: Workspace) -> None:
     """Wait until the daemon is idle at three times in a row."""
 
     def idle() -> bool:
-        status = read_daemon_status(workspace)
+        status = read_status(workspace, DaemonStatus)
         return status is not None and not status.queued and all(judge.state == "idle" for judge in status.judges)
 
     for _ in range(3):

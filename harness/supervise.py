@@ -30,21 +30,12 @@ from harness.git.repo import Repo
 from harness.ledger.upgrade import upgrade_ledger
 from harness.model.config import Config
 from harness.model.entry import stamp
-from harness.model.process_status import ProcessStatus, StartStatus
+from harness.model.process_status import DaemonStatus, PlannerStatus, ProcessStatus, StartStatus, WorkerStatus
 from harness.run_end import WORKER_PREFIX, Limits, Outcome, RunEnd, Snapshot
 from harness.workspace.directories import Workspace
 from harness.workspace.files import file_lock
 from harness.workspace.log_files import limit_size
-from harness.workspace.status import (
-    clear_statuses,
-    is_alive,
-    no_run,
-    read_daemon_status,
-    read_planner_status,
-    read_start_status,
-    read_worker_status,
-    write_status,
-)
+from harness.workspace.status import clear_statuses, is_alive, no_run, read_status, write_status
 
 logger = logging.getLogger(__name__)
 
@@ -194,10 +185,11 @@ class _Supervisor:
         for child in self.children.values():
             child.limit_output()
             self._revive(child)
-        daemon = _written_by(self.children["daemon"], read_daemon_status(self.workspace))
-        planner = _written_by(self.children["planner"], read_planner_status(self.workspace))
+        daemon = _written_by(self.children["daemon"], read_status(self.workspace, DaemonStatus))
+        planner = _written_by(self.children["planner"], read_status(self.workspace, PlannerStatus))
         workers = {
-            name: _written_by(child, read_worker_status(self.workspace, name)) for name, child in self._workers.items()
+            name: _written_by(child, read_status(self.workspace, WorkerStatus, name))
+            for name, child in self._workers.items()
         }
         of_parts = (*(daemon.messages if daemon else ()), *(planner.messages if planner else ()))
         messages = (*self.messages, *of_parts, *model_messages(self.workspace))
@@ -278,7 +270,7 @@ def stop_running(workspace: Workspace, within_s: float) -> bool:
     Raises:
         ConfigurationError: it has not ended within `within_s`.
     """
-    status = read_start_status(workspace)
+    status = read_status(workspace, StartStatus)
     if status is None or not is_alive(status) or not _lock_is_held(workspace):
         return False
     with suppress(ProcessLookupError):

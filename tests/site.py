@@ -22,7 +22,7 @@ from harness.ledger.index import Index
 from harness.model.entry import Entry
 from harness.model.process_status import DaemonStatus, JudgeStatus
 from harness.workspace.directories import Workspace
-from harness.workspace.status import read_daemon_status
+from harness.workspace.status import read_status
 from tests.command_line import call_harness
 from tests.kept_directory import kept_directory
 from tests.waiting import DEADLINE_S, wait_until
@@ -298,7 +298,7 @@ class Site:
 
     def daemon(self) -> DaemonStatus:
         """Return the daemon's last status record, or an empty one before the first."""
-        return read_daemon_status(self.workspace) or DaemonStatus()
+        return read_status(self.workspace, DaemonStatus) or DaemonStatus()
 
     def judging(self) -> JudgeStatus:
         """Return the active judge from the daemon's status record, or a judge without a device if none is active."""

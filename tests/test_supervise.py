@@ -17,7 +17,7 @@ from harness.model.config import GatewayConfig
 from harness.model.process_status import DaemonStatus, JudgeStatus, PlannerStatus, WorkerStatus
 from harness.run_end import Snapshot, nothing_left, out_of_budget
 from harness.supervise import model_messages
-from harness.workspace.status import read_worker_status
+from harness.workspace.status import read_status
 from tests.agents.agents_site import environment
 from tests.scripted_model import Fail, scripted
 from tests.site import Site, site_in
@@ -176,7 +176,7 @@ def test_an_unreachable_endpoint_is_shown_long_before_sessions_pause_by_it(site:
     assert run.stdout is not None
     line = next(line for line in run.stdout if "the model cannot be reached: " in line)
     assert "all workers wait and try again" in line
-    status = read_worker_status(site.workspace, "w01")
+    status = read_status(site.workspace, WorkerStatus, "w01")
     assert status is not None
     assert status.state != "waiting for the model", "its session has not paused yet"
     run.terminate()

@@ -37,7 +37,7 @@ from harness.model.entry import Entry, stamp
 from harness.model.judging import CheckOrder, CheckReply, ShownCode
 from harness.model.paths import agent_branch, is_problem, problem_path, solution_path
 from harness.model.problem import Problem
-from harness.model.process_status import FinishReason, WorkerState, WorkerStatus
+from harness.model.process_status import DaemonStatus, FinishReason, WorkerState, WorkerStatus
 from harness.model.verdict import EntryKind
 from harness.workspace.configuration import data_root_of
 from harness.workspace.directories import Workspace
@@ -45,7 +45,7 @@ from harness.workspace.file_watch import FileWatch
 from harness.workspace.files import file_lock
 from harness.workspace.notes import Note, leave_note
 from harness.workspace.order_files import ProfileOrder, order_check, order_profile
-from harness.workspace.status import is_alive, read_daemon_status, write_status
+from harness.workspace.status import is_alive, read_status, write_status
 
 _IDLE_S = 5.0
 """Interval at which an idle worker reads the table again, in case it has missed a change."""
@@ -339,7 +339,7 @@ class _Worker:
         """Order a measurement of a problem's baselines before its first session, if a daemon with a judge runs."""
         self.tried.index.refresh(self.repo)
         rows = self.tried.index.rows(problem.key, target=self.target, kind=EntryKind.BASELINE)
-        daemon = read_daemon_status(self.workspace)
+        daemon = read_status(self.workspace, DaemonStatus)
         has_judge = daemon is not None and is_alive(daemon) and any(judge.became_ready for judge in daemon.judges)
         if not has_judge or any(row.problem_digest == problem.digest for row in rows):
             return

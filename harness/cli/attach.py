@@ -16,14 +16,7 @@ from harness.errors import AnswerIsNo, ConfigurationError
 from harness.model.process_status import DaemonStatus, StartStatus
 from harness.workspace.directories import Workspace
 from harness.workspace.log_files import GrowingFile, rotate
-from harness.workspace.status import (
-    is_alive,
-    no_run,
-    read_run_result,
-    read_start_status,
-    result_of,
-    running_processes,
-)
+from harness.workspace.status import is_alive, no_run, read_run_result, read_status, result_of, running_processes
 
 _POLL_S = 0.1
 _START_TIMEOUT_S = 900.0
@@ -37,7 +30,7 @@ def attach() -> int:
     The exit code is that of the run.
     """
     workspace = Workspace.find()
-    status = read_start_status(workspace)
+    status = read_status(workspace, StartStatus)
     if status is None or not is_alive(status):
         last = _last_end(workspace, status)
         raise AnswerIsNo(f"no `harness start` runs in this workspace{last}", remedy="harness start --detach")

@@ -25,7 +25,7 @@ from harness.model.config import Config
 from harness.model.entry import Entry
 from harness.model.judging import JudgeAnswer, JudgeRequest
 from harness.model.paths import LEDGER, problem_path, solution_path
-from harness.model.printable import count_of, shortened
+from harness.model.printable import count_of, interval_of, shortened
 from harness.model.sessions import Spread
 from harness.workspace.blocking_judge import JudgeProcess, judge_process
 from harness.workspace.configuration import data_root_of, load_config
@@ -119,7 +119,7 @@ def _print_reruns(reruns: Sequence[Rerun], spread: Spread) -> None:
             "problem": entry.problem,
             "seq": entry.seq,
             "recorded": _times(entry.recorded),
-            "expected": f"{entry.expected[0]:.3f} to {entry.expected[1]:.3f}" if entry.expected else "-",
+            "expected": interval_of(entry.expected),
             "measured": _times(entry.measured) if entry.measured else entry.verdict,
             "": "as recorded" if entry.holds else "OFF",
             "note": entry.note,

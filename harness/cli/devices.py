@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import takewhile
 
 from harness.errors import ConfigurationError
 from harness.model.config import Config
@@ -47,13 +48,21 @@ def with_all_gpus(devices: Sequence[str]) -> tuple[str, ...]:
 
 def all_gpus() -> tuple[str, ...]:
     """Return a device for each visible GPU of the same model as the first GPU; `cuda` if there is only one."""
-    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
-    names = gpu_names()
-    if shown is not None:
-        count = len([number for number in shown.split(",") if number.strip()])
-    else:
-        count = sum(name == names[0] for name in names)
+    shown, names = shown_gpus(), gpu_names()
+    count = sum(name == names[0] for name in names) if shown is None else len(shown)
     return tuple(f"cuda:{number}" for number in range(count)) if count > 1 else ("cuda",)
+
+
+def shown_gpus() -> list[str] | None:
+    """Return the GPUs of CUDA_VISIBLE_DEVICES as CUDA reads them: those before the first empty or negative one.
+
+    None without that variable: every GPU is visible.
+    """
+    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if shown is None:
+        return None
+    words = (word.strip() for word in shown.split(","))
+    return list(takewhile(lambda word: word and not word.startswith("-"), words))
 
 
 def _missing_gpu_packages() -> list[str]:
@@ -82,6 +91,6 @@ def _is_installed(name: str) -> bool:
 
 
 def gpu_target() -> str | None:
-    """Return the target name of the first GPU, such as `h200`; None without a usable GPU."""
+    """Return the target name of the first GPU, such as `h200`; None without a visible GPU."""
     names = gpu_names()
-    return target_name(names[0]) if names else None
+    return target_name(names[0]) if names and shown_gpus() != [] else None

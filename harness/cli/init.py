@@ -38,15 +38,18 @@ _NAMES_SHOWN = 3
 def init(directory: Path, problems: str, profile: str, *, github: bool) -> None:
     """Create a workspace in DIRECTORY: a git repository with COORDINATION.md, harness.yaml, problems/ and ledger/.
 
-    Existing files are not changed; new files are committed on the present branch.
+    Existing files are not changed; new files are committed on the present branch. Committed files that the checkout
+    lacks are restored.
     """
     suites = tuple(word.strip() for word in problems.split(",") if word.strip() not in {"", "none"})
     created = create_workspace(directory, suites=suites, small=profile == "small", github=github)
     root = created.workspace.root
-    if not created.added:
+    if not created.added and not created.restored:
         echo(f"{root} is already a complete workspace; no file was added")
         return
-    echo(f"workspace {root}, branch {created.branch}: added {', '.join(created.added)}")
+    changes = {"added": created.added, "restored from the branch": created.restored}
+    summary = "; ".join(f"{verb} {', '.join(paths)}" for verb, paths in changes.items() if paths)
+    echo(f"workspace {root}, branch {created.branch}: {summary}")
     if created.left_out:
         _print_left_out(created.left_out)
     change_directory = "" if root == Path.cwd() else f"cd {shlex.quote(str(directory))} && "

@@ -21,7 +21,7 @@ from harness.ledger.index import Index
 from harness.ledger.standings import known_problems, known_runs, known_targets, standings
 from harness.model.config import Config
 from harness.model.entry import Entry
-from harness.model.printable import markdown_text, printable
+from harness.model.printable import interval_of, markdown_text, printable
 from harness.model.weaknesses import Weakness, for_scripts, weakness_mark
 from harness.report.merging import Pull, main_branch, pick_remote, prepare, publish
 from harness.report.proof import check_proof
@@ -228,11 +228,10 @@ def _headline(entry: Entry, weak: Sequence[Weakness]) -> str:
     summary = entry.summary
     if summary is None or summary.speedup is None or summary.speedup_ci95 is None:
         return f"{entry.problem} for {entry.target}: {entry.verdict}"
-    speedup_ci95_low, speedup_ci95_high = summary.speedup_ci95
     score = f", score {summary.score:.3f}" if summary.score is not None else ""
     return (
         f"{entry.problem} for {entry.target}: {summary.speedup:.3f}x{weakness_mark(weak)} the fastest baseline "
-        f"(95 % {speedup_ci95_low:.3f} to {speedup_ci95_high:.3f}){score}; {entry.trust}"
+        f"(95 % {interval_of(summary.speedup_ci95)}){score}; {entry.trust}"
     )
 
 

@@ -13,6 +13,7 @@ import click
 from harness.cli.display.output import echo, emit, json_option
 from harness.cli.options import COUNT, NOT_NEGATIVE, OUTPUT_FILE, POSITIVE
 from harness.errors import ConfigurationError
+from harness.model.printable import interval_of
 from harness.report.simulation_page import render_simulation
 from harness.workspace.files import atomic_write
 
@@ -27,7 +28,7 @@ _COLUMNS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "at 1/2": lambda row: f"{row['half']:.3f}",
     "at the end": lambda row: f"{row['end']:.3f}",
     "ratio at 1/2": lambda row: f"{row['ratio_half']:.3f}",
-    "95 % interval": lambda row: "{:.3f} to {:.3f}".format(*row["ratio_half_ci95"]) if row["ratio_half_ci95"] else "-",
+    "95 % interval": lambda row: interval_of(row["ratio_half_ci95"]),
     "ratio at 1/2 USD": lambda row: f"{row['ratio_half_usd']:.3f}",
     "ahead": lambda row: f"{row['wins']} of {row['seeds']}",
     "faster": lambda row: f"{row['faster']:.0%}",

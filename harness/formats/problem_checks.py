@@ -21,15 +21,7 @@ from harness.model.axes import (
     parse_expression,
     parse_python,
 )
-from harness.model.problem import (
-    CustomInput,
-    Definition,
-    Problem,
-    SafetensorsInput,
-    ScalarInput,
-    TensorSpec,
-    Workload,
-)
+from harness.model.problem import CustomInput, Definition, Problem, SafetensorsInput, ScalarInput, TensorSpec, Workload
 
 _INTEGER_BITS = {"int64": 64, "int32": 32, "int16": 16, "int8": 8}
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from harness.errors import FormatError
-from harness.formats.bounded import PROBLEM_BYTES
+from harness.formats.bounded import PROBLEM_BYTES, read_bytes
 from harness.formats.library_baselines import library_baselines
 from harness.formats.problem_checks import definition_errors, unchecked_constraints, workload_errors
 from harness.formats.schema import extra_keys, located, quoted, shown, validated
@@ -101,8 +101,8 @@ def list_problems(problems_dir: Path, globs: Sequence[str] = ("*",)) -> list[str
         globs: a key must match one of them; a glob without a slash may also match the name alone.
     """
     keys = []
-    for suite in _directories(problems_dir):
-        for directory in _directories(suite):
+    for suite in subdirectories(problems_dir):
+        for directory in subdirectories(suite):
             key = f"{suite.name}/{directory.name}"
             is_problem = (directory / DEFINITION_NAME).exists() or (directory / WORKLOADS_NAME).exists()
             if is_problem and any(_matches(key, glob) for glob in globs):
@@ -157,10 +157,11 @@ def _matches(key: str, glob: str) -> bool:
     return "/" not in glob and fnmatch.fnmatchcase(key.partition("/")[2], glob)
 
 
-def _directories(parent: Path) -> list[Path]:
+def subdirectories(parent: Path) -> list[Path]:
+    """Return the directories in a directory by name, without hidden ones; [] if it cannot be read."""
     try:
         return sorted(Path(entry) for entry in os.scandir(parent) if entry.is_dir() and not entry.name.startswith("."))
-    except OSError:  # a directory that cannot be read has no problems
+    except OSError:
         return []
 
 
@@ -294,12 +295,9 @@ def read_text(file: Path) -> str:
     """
     where = shown(file)
     try:
-        status = file.stat()
-        if not stat.S_ISREG(status.st_mode):
+        if not stat.S_ISREG(file.stat().st_mode):
             raise FormatError("not a plain file", where=where)
-        if status.st_size > PROBLEM_BYTES:
-            raise FormatError(f"{status.st_size} bytes; expected at most {PROBLEM_BYTES}", where=where)
-        return file.read_bytes().decode()
+        return read_bytes(file, max_bytes=PROBLEM_BYTES, where=where).decode()
     except FileNotFoundError as error:
         raise FormatError("no such file", where=where) from error
     except UnicodeDecodeError as error:

@@ -16,7 +16,7 @@ import yaml
 
 from harness.errors import ConfigurationError, FormatError
 from harness.formats.bounded import DOCUMENT_BYTES, compose_yaml
-from harness.formats.problems import Findings, is_plain_file
+from harness.formats.problems import Findings, is_plain_file, subdirectories
 from harness.formats.schema import located, shown, validated
 from harness.formats.solution_checks import (
     MAX_SOURCE_BYTES,
@@ -110,8 +110,7 @@ def copy_from_another_gpu(problem: Path, target: str) -> str | None:
 
 def check_all_solutions(findings: Findings) -> list[FormatError]:
     """Return the errors of every solution of a problem: `solutions/<target>/` and, if it exists, `baseline/`."""
-    parent = findings.directory / SOLUTIONS
-    directories = sorted(path for path in parent.iterdir() if path.is_dir()) if parent.is_dir() else []
+    directories = subdirectories(findings.directory / SOLUTIONS)
     if (findings.directory / BASELINE_NAME).is_dir():
         directories.append(findings.directory / BASELINE_NAME)
     errors: list[FormatError] = []

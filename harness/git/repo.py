@@ -287,6 +287,15 @@ class Repo:
         """Refresh the files of the checkout that could not be refreshed when `branch` was committed to."""
         branch_commits.refresh_checkout(self._writer(), branch)
 
+    def restore(self, branch: str, paths: Sequence[str]) -> None:
+        """Write paths of a branch to the checkout and its index, over what is there.
+
+        Args:
+            branch: the branch's short name.
+            paths: files or directories of the branch, relative to the repository's root.
+        """
+        self._checkout().git.run("checkout", "--quiet", branch, "--", *paths)
+
     def checkout_state(self, branch: str) -> list[str]:
         """Return a sentence for each part of `branch` that the checkout lacks, with the command that fixes it."""
         return checkout.state(self._checkout(), branch, self.tip(branch))

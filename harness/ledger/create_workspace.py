@@ -35,6 +35,8 @@ class Creation:
     branch: str
     added: tuple[str, ...]
     """Written paths, relative to the root; a directory for a whole suite."""
+    restored: tuple[str, ...] = ()
+    """Paths that the branch had and the checkout lacked."""
     left_out: dict[str, str] = field(default_factory=dict)
     """Problem -> reason why it was not copied."""
 
@@ -43,6 +45,8 @@ def create_workspace(
     directory: Path, *, suites: Sequence[str] = (STARTER,), small: bool = False, github: bool = False
 ) -> Creation:
     """Create a workspace, or add its missing files, and commit them on the checked-out branch.
+
+    A file that is committed and only missing in the checkout is restored as it is committed.
 
     Args:
         directory: becomes a git repository if it is none.
@@ -79,25 +83,35 @@ def create_workspace(
     }
     if github:
         files[".github/workflows/proof.yml"] = proof_workflow()
-    new_files = {name: content for name, content in files.items() if not (root / name).exists()}
-    ignore = _ignore_lines(root / ".gitignore")
-    if ignore is not None:
-        new_files[".gitignore"] = ignore
-    added = sorted(new_files)
-    for suite in dict.fromkeys(name.partition("/")[0] for name in shipped.files):
-        if not (root / PROBLEMS / suite).exists():
-            files_of_suite = (name for name in shipped.files if name.startswith(f"{suite}/"))
-            new_files |= {f"{PROBLEMS}/{name}": shipped.files[name] for name in files_of_suite}
-            added.append(f"{PROBLEMS}/{suite}/")
-    if new_files:
-        with Repo(workspace) as repo:
+    suite_names = dict.fromkeys(name.partition("/")[0] for name in shipped.files)
+    with Repo(workspace) as repo:
+        restored = _restore(repo, branch, [*files, ".gitignore", *(f"{PROBLEMS}/{suite}/" for suite in suite_names)])
+        new_files = {name: content for name, content in files.items() if not (root / name).exists()}
+        ignore = _ignore_lines(root / ".gitignore")
+        if ignore is not None:
+            new_files[".gitignore"] = ignore
+        added = sorted(new_files)
+        for suite in suite_names:
+            if not (root / PROBLEMS / suite).exists():
+                files_of_suite = (name for name in shipped.files if name.startswith(f"{suite}/"))
+                new_files |= {f"{PROBLEMS}/{name}": shipped.files[name] for name in files_of_suite}
+                added.append(f"{PROBLEMS}/{suite}/")
+        if new_files:
             repo.commit_files(branch, new_files, "Set up the workspace")
-            outdated = repo.checkout_state(branch)
-        if outdated:
-            raise RepositoryError(
-                f"the files are committed on {branch}, but not checked out: {outdated[0]}", where=str(root)
-            )
-    return Creation(workspace, branch, tuple(added), shipped.left_out)
+            if outdated := repo.checkout_state(branch):
+                raise RepositoryError(
+                    f"the files are committed on {branch}, but not checked out: {outdated[0]}", where=str(root)
+                )
+    return Creation(workspace, branch, tuple(added), restored, shipped.left_out)
+
+
+def _restore(repo: Repo, branch: str, paths: Sequence[str]) -> tuple[str, ...]:
+    """Restore the paths that a branch has and its checkout lacks; return them."""
+    root, tip = repo.workspace.root, repo.tip(branch)
+    lost = tuple(path for path in paths if not (root / path).exists() and repo.tree_of(tip, path.rstrip("/")))
+    if lost:
+        repo.restore(branch, lost)
+    return lost
 
 
 def _checked_out_branch(root: Path) -> str:

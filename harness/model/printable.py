@@ -94,6 +94,11 @@ def count_of(number: int, noun: str, plural: str | None = None) -> str:
     return f"{number} {noun if number == 1 else plural or f'{noun}s'}"
 
 
+def interval_of(ends: Sequence[float] | None) -> str:
+    """Return the ends of an interval, `1.360 to 1.402`; `-` without one."""
+    return "{:.3f} to {:.3f}".format(*ends) if ends else "-"
+
+
 def amount_of(amount: float, unit: str) -> str:
     """Return an amount with its unit and with commas, such as `20,000,000 tokens`, `1 minute` or `2.5 USD`.
 

@@ -30,7 +30,7 @@ from harness.ledger.standings_table import markdown, speedup
 from harness.model.assignment import Assignment
 from harness.model.config import Config
 from harness.model.paths import ACCOUNTS, DECISIONS, LESSONS, PROBLEMS, is_lessons_file, lessons_file
-from harness.model.process_status import PlannerStatus
+from harness.model.process_status import PlannerStatus, WorkerStatus
 from harness.planner.advice import Adviser
 from harness.planner.decision import Decision, PolicyInputs, WorkerFacts
 from harness.planner.facts import problem_facts
@@ -39,7 +39,7 @@ from harness.workspace.directories import COORDINATION_NAME, Workspace
 from harness.workspace.file_watch import FileWatch
 from harness.workspace.files import file_lock
 from harness.workspace.notes import drop_note, waiting_notes
-from harness.workspace.status import is_worker_status, read_worker_status, write_status
+from harness.workspace.status import is_worker_status, read_status, write_status
 
 LOOK_EVERY_S = 10.0
 """Longest time between two rounds, without any change of files."""
@@ -235,7 +235,7 @@ class _Planner:
             if problem is not None and (came is None or came[0] != problem):
                 came = self._since[name] = (problem, done)
             stint = done - came[1] if problem is not None and came else 0
-            status = read_worker_status(self.workspace, name)
+            status = read_status(self.workspace, WorkerStatus, name)
             facts.append(WorkerFacts(worker=name, stint=stint, finished=status.finished if status else {}))
         recent, policy = self._recent(), self.config.policy
         problems = tuple(problem_facts(standing, recent, policy) for standing in table)

@@ -9,7 +9,7 @@ from harness.ledger.champions import MeasuredCandidate, doubts
 from harness.model.entry import Entry
 from harness.model.judging import WorkloadResult
 from harness.model.paths import ledger_file, solution_path
-from harness.model.printable import markdown_text, printable
+from harness.model.printable import interval_of, markdown_text, printable
 from harness.model.weaknesses import weakness_mark
 
 ENTRY_TRAILER = "Ledger-Entry"
@@ -25,13 +25,13 @@ def subject(winner: MeasuredCandidate) -> str:
 def proof_text(winner: MeasuredCandidate) -> str:
     """Return the proof as Markdown; it ends with trailers that name the entry and its hash."""
     entry, evaluation = winner.counts, winner.evaluation
-    speedup_ci95_low, speedup_ci95_high = _interval(entry)
+    interval = interval_of(entry.summary.speedup_ci95) if entry.summary and entry.summary.speedup_ci95 else "? to ?"
     measured = "second, fresh measurement" if winner.confirmation else "only measurement"
     lines = [
         (
             f"The judge measured {_speedup(entry)}{weakness_mark(winner.weaknesses)} the fastest baseline's speed "
-            f"over {len(entry.workloads)} workloads (geometric mean; 95 % interval {speedup_ci95_low} to "
-            f"{speedup_ci95_high}), in a {measured} of this very tree."
+            f"over {len(entry.workloads)} workloads (geometric mean; 95 % interval {interval}), "
+            f"in a {measured} of this very tree."
         ),
         "",
         workload_table(entry),
@@ -93,14 +93,13 @@ def device_lines(entry: Entry) -> list[str]:
 
 
 def _cells(result: WorkloadResult) -> tuple[str, ...]:
-    low_high = result.speedup_ci95
     return (
         markdown_text(result.uuid),
         _number(result.latency_us),
         _number(result.baseline_us),
         markdown_text(result.variant or "-"),
         f"{result.speedup:.3f}x" if result.speedup is not None else str(result.verdict),
-        f"{low_high[0]:.3f} to {low_high[1]:.3f}" if low_high else "-",
+        interval_of(result.speedup_ci95),
         _number(result.sol_us),
         f"{result.score:.3f}" if result.score is not None else "-",
         f"{result.checked} of {result.calls}",
@@ -113,8 +112,3 @@ def _number(value: float | None) -> str:
 
 def _speedup(entry: Entry) -> str:
     return f"{entry.summary.speedup:.3f}x" if entry.summary and entry.summary.speedup is not None else "(unmeasured)"
-
-
-def _interval(entry: Entry) -> tuple[str, str]:
-    speedup_ci95 = entry.summary.speedup_ci95 if entry.summary else None
-    return (f"{speedup_ci95[0]:.3f}", f"{speedup_ci95[1]:.3f}") if speedup_ci95 else ("?", "?")

@@ -6,6 +6,7 @@ import html
 import math
 from collections.abc import Sequence
 
+from harness.model.printable import interval_of
 from harness.report.page import Json, page_file
 
 _WIDTH, _HEIGHT = 560, 300
@@ -89,13 +90,12 @@ def _table(outcomes: Sequence[Json], data: Json) -> str:
              "ahead", "faster", f"above 2{_TIMES}", "median score", "evaluations", "kUSD")  # fmt: skip
     rows = []
     for outcome in outcomes:
-        interval = outcome["ratio_half_ci95"]
         cells = (
             f"{outcome['quarter']:.3f}",
             f"{outcome['half']:.3f}",
             f"{outcome['end']:.3f}",
             f"{outcome['ratio_half']:.3f}",
-            "{:.3f} to {:.3f}".format(*interval) if interval else "-",
+            interval_of(outcome["ratio_half_ci95"]),
             f"{outcome['ratio_half_usd']:.3f}",
             f"{outcome['wins']} of {outcome['seeds']}",
             f"{outcome['faster']:.0%}",

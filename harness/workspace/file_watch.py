@@ -46,18 +46,19 @@ class Debouncer:
         """Report a change, from any thread."""
         self._touched.set()
 
-    def wait(self, timeout_s: float | None = None, *, stop: threading.Event | None = None) -> bool:
+    def wait(self, timeout_s: float = threading.TIMEOUT_MAX, *, stop: threading.Event | None = None) -> bool:
         """Wait for a touch, and then for the end of its burst.
 
         Args:
-            timeout_s: upper bound on the wait for the first touch, in seconds; None for none.
+            timeout_s: upper bound on the wait for the first touch, in seconds; by default none.
             stop: ends the wait for the first touch.
 
         Returns:
             False if there was no touch within `timeout_s`, or if `stop` was set before one.
         """
-        until = float("inf") if timeout_s is None else time.monotonic() + timeout_s
-        while not self._touched.wait(self._next_wait_s(until, stop)):
+        until = time.monotonic() + timeout_s
+        longest_s = timeout_s if stop is None else _STOP_POLL_S
+        while not self._touched.wait(max(0.0, min(until - time.monotonic(), longest_s))):
             if time.monotonic() >= until or (stop and stop.is_set()):
                 return False
         until = time.monotonic() + LONGEST_S
@@ -65,13 +66,6 @@ class Debouncer:
         while (remaining_s := until - time.monotonic()) > 0 and self._touched.wait(min(QUIET_S, remaining_s)):
             self._touched.clear()
         return True
-
-    @staticmethod
-    def _next_wait_s(until: float, stop: threading.Event | None) -> float | None:
-        remaining_s = max(until - time.monotonic(), 0.0)
-        if stop is not None:
-            return min(remaining_s, _STOP_POLL_S)
-        return None if remaining_s == float("inf") else remaining_s
 
 
 class _Observation(events.FileSystemEventHandler):

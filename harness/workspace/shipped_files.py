@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import ConfigurationError
-from harness.formats.problems import DEFINITION_NAME, WORKLOADS_NAME
+from harness.formats.problems import DEFINITION_NAME, WORKLOADS_NAME, list_problems
 from harness.formats.schema import did_you_mean
 from harness.formats.small_profile import small_files
 
@@ -40,8 +40,7 @@ def shipped_suites() -> tuple[str, ...]:
     Raises:
         ConfigurationError: this installation lacks them.
     """
-    root = problems_root()
-    return tuple(sorted(path.name for path in root.iterdir() if path.is_dir() and any(path.glob("*/definition.json"))))
+    return tuple(dict.fromkeys(key.partition("/")[0] for key in list_problems(problems_root())))
 
 
 def shipped_problems(suites: Sequence[str], *, small: bool = False) -> ShippedProblems:
@@ -62,15 +61,14 @@ def shipped_problems(suites: Sequence[str], *, small: bool = False) -> ShippedPr
     root = problems_root()
     files: dict[str, bytes] = {}
     left_out: dict[str, str] = {}
-    for suite in suite_names if ALL in suites else dict.fromkeys(suites):
-        for directory in sorted(path for path in (root / suite).iterdir() if (path / DEFINITION_NAME).is_file()):
-            key = f"{suite}/{directory.name}"
-            problem_files = _files_below(directory, key)
-            reason = _scale(problem_files, key) if small else None
-            if reason is None:
-                files |= problem_files
-            else:
-                left_out[key] = reason
+    chosen = suite_names if ALL in suites else dict.fromkeys(suites)
+    for key in (key for suite in chosen for key in list_problems(root, [f"{suite}/*"])):
+        problem_files = _files_below(root / key, key)
+        reason = _scale(problem_files, key) if small else None
+        if reason is None:
+            files |= problem_files
+        else:
+            left_out[key] = reason
     return ShippedProblems(files, left_out)
 
 

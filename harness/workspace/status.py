@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from harness.errors import EXIT_INTERNAL_ERROR, ConfigurationError, HarnessError
 from harness.model.base_models import StrictModel
@@ -18,8 +18,10 @@ from harness.workspace.directories import Workspace
 from harness.workspace.files import atomic_write, file_lock, read_record
 from harness.workspace.processes import start_ticks
 
-_START, _DAEMON, _PLANNER, _WORKER = "start", "daemon", "planner", "worker-"
-_MODELS: dict[str, type[ProcessStatus]] = {_START: StartStatus, _DAEMON: DaemonStatus, _PLANNER: PlannerStatus}
+Status = TypeVar("Status", bound=ProcessStatus)
+_MODELS: dict[str, type[ProcessStatus]] = {"start": StartStatus, "daemon": DaemonStatus, "planner": PlannerStatus}
+_NAMES = {model: name for name, model in _MODELS.items()}
+_WORKER = "worker-"
 
 
 def write_status(workspace: Workspace, status: ProcessStatus) -> None:
@@ -33,35 +35,21 @@ def write_status(workspace: Workspace, status: ProcessStatus) -> None:
         ConfigurationError: the file cannot be written.
     """
     identity = {"pid": os.getpid(), "process_start_ticks": start_ticks(os.getpid()) or 0}
-    atomic_write(_file(workspace, _name_of(status)), status.model_copy(update=identity).model_dump_json())
+    worker = status.worker if isinstance(status, WorkerStatus) else ""
+    atomic_write(_file(workspace, type(status), worker), status.model_copy(update=identity).model_dump_json())
 
 
-def read_start_status(workspace: Workspace) -> StartStatus | None:
-    """Return the last record of `harness start`; None if it is missing, unreadable or of another version.
+def read_status(workspace: Workspace, model: type[Status], worker: str = "") -> Status | None:
+    """Return the last record of a process; None if it is missing, unreadable or of another version.
 
-    The process that wrote a record may have ended: see `is_alive`. The same applies to the other readers.
-    """
-    return read_record(_file(workspace, _START), StartStatus)
-
-
-def read_daemon_status(workspace: Workspace) -> DaemonStatus | None:
-    """Return the last record of the daemon, or None."""
-    return read_record(_file(workspace, _DAEMON), DaemonStatus)
-
-
-def read_planner_status(workspace: Workspace) -> PlannerStatus | None:
-    """Return the last record of the planner, or None."""
-    return read_record(_file(workspace, _PLANNER), PlannerStatus)
-
-
-def read_worker_status(workspace: Workspace, worker: str) -> WorkerStatus | None:
-    """Return the last record of one worker, or None.
+    The process that wrote a record may have ended: see `is_alive`.
 
     Args:
-        workspace: the workspace of the worker.
-        worker: the worker's id.
+        workspace: the workspace of the process.
+        model: the kind of the record, which names the process.
+        worker: the worker's id, for the record of a worker.
     """
-    return read_record(_file(workspace, f"{_WORKER}{worker}"), WorkerStatus)
+    return read_record(_file(workspace, model, worker), model)
 
 
 def recorded_processes(workspace: Workspace) -> dict[str, ProcessStatus]:
@@ -99,14 +87,8 @@ def clear_statuses(workspace: Workspace) -> None:
         file.unlink(missing_ok=True)
 
 
-def _file(workspace: Workspace, name: str) -> Path:
-    return workspace.status / f"{name}.json"
-
-
-def _name_of(status: ProcessStatus) -> str:
-    if isinstance(status, WorkerStatus):
-        return f"{_WORKER}{status.worker}"
-    return next(name for name, model in _MODELS.items() if isinstance(status, model))
+def _file(workspace: Workspace, model: type[ProcessStatus], worker: str) -> Path:
+    return workspace.status / f"{_NAMES.get(model, f'{_WORKER}{worker}')}.json"
 
 
 @contextmanager

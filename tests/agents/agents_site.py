@@ -13,7 +13,7 @@ from harness.model.assignment import Assignment
 from harness.model.entry import Entry
 from harness.model.process_status import WorkerStatus
 from harness.model.verdict import EntryKind
-from harness.workspace.status import read_worker_status
+from harness.workspace.status import read_status
 from tests.scripted_model import ScriptedModel, Step, Use
 from tests.site import KERNEL, SOLUTION, Site, git
 from tests.waiting import wait_until
@@ -49,13 +49,13 @@ def wait_for_status(site: Site, event: str, condition: Callable[[WorkerStatus], 
     """Wait until a worker's status record meets a condition."""
 
     def meets() -> bool:
-        status = read_worker_status(site.workspace, worker)
+        status = read_status(site.workspace, WorkerStatus, worker)
         return status is not None and bool(condition(status))
 
     try:
         wait_until(meets, event=f"{worker} {event}", deadline_s=240)
     except TimeoutError as error:
-        status = read_worker_status(site.workspace, worker)
+        status = read_status(site.workspace, WorkerStatus, worker)
         raise AssertionError(f"{error}; {status}\n{log(site, worker)[-6000:]}") from None
 
 

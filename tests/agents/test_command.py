@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from harness.model.process_status import DaemonStatus
 from harness.workspace.notes import waiting_notes
-from harness.workspace.status import read_daemon_status
+from harness.workspace.status import read_status
 from tests.agents import agents_site
 from tests.site import Site, git, site_in
 from tests.waiting import wait_until
@@ -51,7 +52,7 @@ def configure(site: Site, script: str) -> None:
 
 
 def judge_is_ready(site: Site) -> bool:
-    status = read_daemon_status(site.workspace)
+    status = read_status(site.workspace, DaemonStatus)
     return status is not None and any(judge.became_ready for judge in status.judges)
 
 

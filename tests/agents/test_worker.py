@@ -16,9 +16,10 @@ from harness.git.worktree_places import Place
 from harness.ledger.coordination import read_text
 from harness.model.assignment import Assignment
 from harness.model.config import AgentConfig, Config
+from harness.model.process_status import WorkerStatus
 from harness.model.verdict import EntryKind
 from harness.workspace.notes import waiting_notes
-from harness.workspace.status import read_worker_status
+from harness.workspace.status import read_status
 from tests.agents.agents_site import assign, evaluations, log, wait_for_status
 from tests.site import Site, git, site_in, write_problem
 from tests.waiting import wait_until
@@ -204,6 +205,6 @@ def test_a_killed_worker_leaves_no_obstacle_for_the_next(site: Site) -> None:
     with at_work(site, "w01"):
         wait_for_status(site, "has finished", lambda status: status.finished == {"t/one": "exhausted"})
     wait_until(lambda: len(evaluations(site, "t/one")) == 8, event="all eight entries, the interrupted trial's too")
-    last = read_worker_status(site.workspace, "w01")
+    last = read_status(site.workspace, WorkerStatus, "w01")
     assert last is not None
     assert last.state == "stopped"

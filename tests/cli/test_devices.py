@@ -10,6 +10,9 @@ import pytest
 
 from harness.cli import devices
 from harness.cli.devices import choose_devices
+from harness.cli.preflight.check import RunPlan
+from harness.cli.preflight.machine import check_devices
+from harness.errors import ConfigurationError
 from harness.model.config import Config
 from tests.site import Site, git
 
@@ -62,6 +65,21 @@ def test_cuda_means_every_gpu_that_is_shown_and_of_the_firsts_model(
     assert choose_devices(Config()).devices == expected
     assert choose_devices(Config(devices=("cuda",))).devices == expected
     assert choose_devices(Config(devices=("cuda:1",))).devices == ("cuda:1",)
+
+
+@pytest.mark.parametrize("hidden", ["", "-1", "-1,0"])
+def test_a_gpu_that_is_hidden_from_cuda_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hidden: str
+) -> None:
+    monkeypatch.setenv("PATH", see_gpu(tmp_path / "bin", "NVIDIA H200"))
+    monkeypatch.setattr(devices, "find_spec", lambda _: object())
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
+    assert choose_devices(Config()).devices == ("cpu",)
+    config = Config(devices=("cuda",))
+    plan = RunPlan(None, config, choose_devices(config), "tuner", tmp_path)
+    monkeypatch.delenv("HARNESS_JUDGE_COMMAND", raising=False)
+    with pytest.raises(ConfigurationError, match="no such device: cuda:0"):
+        check_devices(plan)
 
 
 def test_a_configured_device_is_taken_whatever_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

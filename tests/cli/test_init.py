@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -70,6 +71,29 @@ def test_a_second_init_changes_nothing(tmp_path: Path) -> None:
     assert completed.returncode == 0
     assert "no file was added" in completed.stdout
     assert git("rev-parse", "HEAD", cwd=tmp_path) == before
+
+
+def test_committed_files_that_the_checkout_lacks_are_restored_as_they_are_committed(tmp_path: Path) -> None:
+    harness("init", ".", cwd=tmp_path)
+    changed = {"harness.yaml": "workers: 3\n", ".gitignore": "*.log\n", "ledger/heads.yaml": "# a head\n"}
+    for name, line in changed.items():
+        with (tmp_path / name).open("a") as file:
+            file.write(line)
+    definition = "problems/starter/rmsnorm_h4096/definition.json"
+    (tmp_path / definition).write_text("{}\n")
+    git("commit", "-qam", "Mine", cwd=tmp_path)
+    before = git("rev-parse", "HEAD", cwd=tmp_path)
+    for name in changed:
+        (tmp_path / name).unlink()
+    shutil.rmtree(tmp_path / "problems/starter")
+    completed = harness("init", ".", cwd=tmp_path)
+    assert completed.returncode == 0, completed.stderr
+    assert "restored from the branch harness.yaml, ledger/heads.yaml, .gitignore, problems/starter/" in completed.stdout
+    assert "added" not in completed.stdout
+    assert all((tmp_path / name).read_text().endswith(line) for name, line in changed.items())
+    assert (tmp_path / definition).read_text() == "{}\n"
+    assert git("rev-parse", "HEAD", cwd=tmp_path) == before, "nothing is committed"
+    assert git("status", "--porcelain", cwd=tmp_path) == ""
 
 
 def test_an_existing_repository_keeps_its_files_branch_and_unsaved_work(tmp_path: Path) -> None:

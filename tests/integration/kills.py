@@ -18,9 +18,10 @@ from harness.git import worktrees
 from harness.git.repo import Repo
 from harness.ledger.audit.audit import audit
 from harness.model.entry import Entry
+from harness.model.process_status import WorkerStatus
 from harness.model.verdict import EntryKind
 from harness.workspace.notes import Note, leave_note, waiting_notes
-from harness.workspace.status import read_worker_status
+from harness.workspace.status import read_status
 from tests.site import Site, git
 from tests.waiting import wait_until
 
@@ -145,7 +146,7 @@ class Killed:
 
     def _run_and_kill_a_worker(self, extra: Mapping[str, str]) -> tuple[int, str]:
         process = self.site.start(*START, extra=extra)
-        worker = wait_until(lambda: read_worker_status(self.site.workspace, "w01"), event="a worker")
+        worker = wait_until(lambda: read_status(self.site.workspace, WorkerStatus, "w01"), event="a worker")
         os.kill(worker.pid, signal.SIGKILL)
         output, _ = process.communicate(timeout=120)
         return process.returncode, output

@@ -26,7 +26,7 @@ from harness.planner.policies import COVERAGE_THEN_GAIN, coverage_then_gain
 from harness.planner.policy import decide
 from harness.planner.replay import replay
 from harness.workspace.notes import Note, leave_note, waiting_notes
-from harness.workspace.status import read_planner_status, write_status
+from harness.workspace.status import read_status, write_status
 from tests.site import Site, git, site_in
 from tests.waiting import wait_until
 
@@ -102,7 +102,7 @@ def finish(site: Site, finished: dict[str, FinishReason]) -> None:
 
 
 def status(site: Site) -> PlannerStatus:
-    return read_planner_status(site.workspace) or PlannerStatus()
+    return read_status(site.workspace, PlannerStatus) or PlannerStatus()
 
 
 def test_workers_are_assigned_recorded_and_left_clean(site: Site) -> None:

@@ -16,10 +16,7 @@ from harness.workspace.status import (
     clear_statuses,
     is_alive,
     is_worker_status,
-    read_daemon_status,
-    read_planner_status,
-    read_start_status,
-    read_worker_status,
+    read_status,
     running_processes,
     write_status,
 )
@@ -36,16 +33,16 @@ def test_every_record_is_read_as_it_was_written_with_the_process_that_wrote_it(w
     for status in (StartStatus(children=("daemon",)), DaemonStatus(queued=1, judges=(judge,)), PlannerStatus(), worker):
         write_status(workspace, status)
     identity = {"pid": os.getpid(), "process_start_ticks": start_ticks(os.getpid())}
-    assert read_worker_status(workspace, "w01") == worker.model_copy(update=identity)
-    assert read_planner_status(workspace) == PlannerStatus().model_copy(update=identity)
-    daemon, start = read_daemon_status(workspace), read_start_status(workspace)
+    assert read_status(workspace, WorkerStatus, "w01") == worker.model_copy(update=identity)
+    assert read_status(workspace, PlannerStatus) == PlannerStatus().model_copy(update=identity)
+    daemon, start = read_status(workspace, DaemonStatus), read_status(workspace, StartStatus)
     assert daemon is not None
     assert daemon.current == judge
     assert start is not None
     assert start.children == ("daemon",)
     assert list(running_processes(workspace)) == ["daemon", "planner", "start", "worker-w01"]
     clear_statuses(workspace)
-    assert read_daemon_status(workspace) is None
+    assert read_status(workspace, DaemonStatus) is None
     assert running_processes(workspace) == {}
 
 
@@ -63,7 +60,7 @@ def test_every_record_is_read_as_it_was_written_with_the_process_that_wrote_it(w
 def test_what_cannot_be_read_counts_as_missing(workspace: Workspace, text: str) -> None:
     workspace.status.mkdir(parents=True)
     (workspace.status / "daemon.json").write_text(text)
-    assert read_daemon_status(workspace) is None
+    assert read_status(workspace, DaemonStatus) is None
     assert running_processes(workspace) == {}
 
 
@@ -78,7 +75,7 @@ def test_a_record_is_alive_as_long_as_its_process_and_no_longer(workspace: Works
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"written\n"
-        status = read_planner_status(workspace)
+        status = read_status(workspace, PlannerStatus)
         assert status is not None
         assert (status.pid, is_alive(status)) == (process.pid, True)
         process.kill()
@@ -90,7 +87,7 @@ def test_a_record_is_alive_as_long_as_its_process_and_no_longer(workspace: Works
 
 def test_a_recycled_pid_is_not_taken_for_alive(workspace: Workspace) -> None:
     write_status(workspace, PlannerStatus())
-    status = read_planner_status(workspace)
+    status = read_status(workspace, PlannerStatus)
     assert status is not None
     assert is_alive(status)
     earlier = status.model_copy(update={"process_start_ticks": status.process_start_ticks - 1})

@@ -9,6 +9,7 @@ from harness.cli.display.tables import Column, screen_width, table_lines
 from harness.model.counters import resource_lines
 from harness.model.entry import Entry
 from harness.model.judging import JudgeAnswer, WorkloadResult
+from harness.model.printable import interval_of
 from harness.model.weaknesses import Weakness, weakness_lines, weakness_mark
 
 
@@ -32,11 +33,10 @@ def print_judgement(judged: JudgeAnswer | Entry, weak: Sequence[Weakness]) -> No
     if summary is None or cost is None or summary.speedup is None or summary.speedup_ci95 is None:
         echo(f"\n{judged.verdict}: {judged.reason}")
         return
-    speedup_ci95_low, speedup_ci95_high = summary.speedup_ci95
     score = f", score {summary.score:.3f}" if summary.score is not None else ""
     echo(
         f"\n{judged.verdict}: {summary.speedup:.3f}x{weakness_mark(weak)} "
-        f"({speedup_ci95_low:.3f} to {speedup_ci95_high:.3f}){score}, "
+        f"({interval_of(summary.speedup_ci95)}){score}, "
         f"{judged.trust}; built in {cost.build_s:.1f} s, judged in {cost.judge_s:.1f} s"
     )
 
@@ -63,7 +63,7 @@ def _table(workloads: Sequence[WorkloadResult]) -> None:
         Column("baseline us", lambda work: _number(work.baseline_us, ".2f")),
         Column("by", lambda work: work.variant or "-", ((2, None),)),
         Column("speed-up", lambda work: _number(work.speedup, ".3f")),
-        Column("95 %", _interval, min_width=14),
+        Column("95 %", lambda work: interval_of(work.speedup_ci95), min_width=14),
         Column("bound us", lambda work: _number(work.sol_us, ".2f"), ((4, None),)),
         Column("score", lambda work: _number(work.score, ".3f"), ((3, None),)),
         Column("max error", lambda work: _number(work.max_abs_error, ".2g"), ((5, None),)),
@@ -74,10 +74,6 @@ def _table(workloads: Sequence[WorkloadResult]) -> None:
 
 def _number(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
-
-
-def _interval(work: WorkloadResult) -> str:
-    return "{:.3f} to {:.3f}".format(*work.speedup_ci95) if work.speedup_ci95 else "-"
 
 
 def _blocks(work: WorkloadResult) -> str:

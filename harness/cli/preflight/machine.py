@@ -9,7 +9,7 @@ import sysconfig
 from contextlib import suppress
 from pathlib import Path
 
-from harness.cli.devices import require_gpu_packages
+from harness.cli.devices import require_gpu_packages, shown_gpus
 from harness.cli.preflight.check import Check, RunPlan
 from harness.cli.preflight.torch_trial import (
     TRIAL_TIMEOUT_S,
@@ -26,10 +26,11 @@ from harness.judge.devices.cuda_environment import require_no_mps
 from harness.judge.isolation.sandbox import check
 from harness.model.config import SandboxKind
 from harness.model.devices import DEVICES_SOURCE, expand_devices, parse_device
+from harness.model.process_status import DaemonStatus
 from harness.sol.hardware import CPU, table, target_name
 from harness.workspace.directories import Workspace
 from harness.workspace.processes import gpu_names, output_of
-from harness.workspace.status import is_alive, read_daemon_status
+from harness.workspace.status import is_alive, read_status
 from harness.workspace.timing_lock import TIMING_LOCKS, lock_directory, open_lock
 
 COMPILERS = ("c++", "g++", "clang++")
@@ -62,10 +63,10 @@ def _check_gpus(highest: int) -> None:
         raise ConfigurationError(
             "nvidia-smi lists no GPU", where=DEVICES_SOURCE, remedy="--device cpu, or install NVIDIA's driver"
         )
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    count = len(visible.split(",")) if visible else len(names)
+    shown = shown_gpus()
+    count = len(names if shown is None else shown)
     if highest >= count:
-        listed = ", ".join(f"cuda:{number}" for number in range(count))
+        listed = ", ".join(f"cuda:{number}" for number in range(count)) or "none, by CUDA_VISIBLE_DEVICES"
         raise ConfigurationError(f"no such device: cuda:{highest}", where=DEVICES_SOURCE, remedy=f"GPUs here: {listed}")
     require_gpu_packages()
     require_no_mps()
@@ -170,7 +171,7 @@ def _uses_gpu(plan: RunPlan) -> bool:
 
 def _is_judging(plan: RunPlan) -> bool:
     """Return True if a daemon runs: a trial on its GPU would disturb the measurements."""
-    status = read_daemon_status(plan.workspace) if plan.workspace else None
+    status = read_status(plan.workspace, DaemonStatus) if plan.workspace else None
     return status is not None and is_alive(status)
 
 

@@ -21,6 +21,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
+from harness.cli.devices import shown_gpus
 from harness.errors import ConfigurationError
 from harness.judge.devices.cuda_environment import device_nodes, runner_environment
 from harness.judge.isolation.resource_limits import SandboxLimits
@@ -82,8 +83,8 @@ class TrialDevice:
     @classmethod
     def gpu(cls, ordinal: int) -> TrialDevice:
         """Return a GPU by its number among those that CUDA_VISIBLE_DEVICES shows, as its judge's runners see it."""
-        visible = (os.environ.get("CUDA_VISIBLE_DEVICES") or "").split(",")
-        number = visible[ordinal] if visible[0] and ordinal < len(visible) else str(ordinal)
+        shown = shown_gpus() or []
+        number = shown[ordinal] if ordinal < len(shown) else str(ordinal)
         return cls("cuda", device_nodes(), runner_environment(number))
 
 

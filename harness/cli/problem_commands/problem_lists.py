@@ -13,7 +13,7 @@ from harness.cli.completion_values import complete_glob, complete_problem, compl
 from harness.cli.display.output import echo, echo_document, emit, json_option
 from harness.errors import AnswerIsNo, ConfigurationError, FormatError
 from harness.formats.problem_tags import ProblemFilter, ProblemTags, provenance_in, tags_of
-from harness.formats.problems import DEFINITION_NAME, Findings, inspect_problem, list_problems
+from harness.formats.problems import DEFINITION_NAME, Findings, inspect_problem, list_problems, subdirectories
 from harness.model.axes import Axis, ConstAxis, ExprAxis
 from harness.model.paths import SOLUTIONS
 from harness.model.printable import count_of, first_names
@@ -308,5 +308,4 @@ def one_problem(word: str) -> Problem:
 
 def _solution_targets(directory: Path) -> list[str]:
     """Return the targets for which a problem directory has a solution."""
-    solutions = directory / SOLUTIONS
-    return sorted(path.name for path in solutions.iterdir() if path.is_dir()) if solutions.is_dir() else []
+    return [path.name for path in subdirectories(directory / SOLUTIONS)]

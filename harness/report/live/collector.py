@@ -24,14 +24,7 @@ from harness.report.page import Json
 from harness.report.problem_summary import RunSpan, interval, short
 from harness.workspace.configuration import load_config
 from harness.workspace.directories import Workspace
-from harness.workspace.status import (
-    is_alive,
-    read_daemon_status,
-    read_run_result,
-    read_start_status,
-    recorded_processes,
-    result_of,
-)
+from harness.workspace.status import is_alive, read_run_result, read_status, recorded_processes, result_of
 
 PROBLEM = "problem:"
 """Prefix of the names of the parts that are problems."""
@@ -81,7 +74,7 @@ class Collector:
         """
         config = load_config(self._workspace)
         self.messages = self._index.refresh(self._repo, progress)
-        start = read_start_status(self._workspace)
+        start = read_status(self._workspace, StartStatus)
         run = self._run or (start.run if start and start.run and is_alive(start) else None) or config.run
         target = self._target or self._target_of(config, run, start)
         view = self._view
@@ -138,7 +131,7 @@ class _RunView:
         processes = self._with_last_workers(_read_processes(self._workspace))
         self._texts["now"] = as_json(processes)
         if start is not None:
-            self._last_start, self._last_daemon = start, read_daemon_status(self._workspace)
+            self._last_start, self._last_daemon = start, read_status(self._workspace, DaemonStatus)
         problems = self._run_problems(config)
         key = repr((self._index.query(_LEDGER_KEY), problems))
         if key != self._ledger_key:

@@ -12,12 +12,7 @@ from harness.ledger.index import Index
 from harness.ledger.standings import Standing, standings
 from harness.ledger.standings_table import outdated_note, weakness_notes
 from harness.report.page import Json, printable_data
-from harness.report.problem_summary import (
-    RunSpan,
-    evaluation_dots,
-    first_and_last_entry,
-    problem_summary,
-)
+from harness.report.problem_summary import RunSpan, evaluation_dots, first_and_last_entry, problem_summary
 
 _MAX_SINGLE_READS = 12
 """Up to this number, problems are read one by one; for more problems, one query over all entries is faster."""
