@@ -167,16 +167,13 @@ class _Worker:
         self.last_message = ""
         self.write_status("starting", row.problem)
         logger.info("%s starts on %s: %s", self.name, row.problem, row.wanted)
-        gained = False
         try:
-            before = self.best(row.problem)
-            end = self.session(row)
-            gained = self.best(row.problem) > before
+            end, gained = self.session(row)
         except SessionRefusedError:
             raise
         except HarnessError as error:
             logger.exception("%s cannot work on %s", self.name, row.problem)
-            end = End("failed", error.sentence)
+            end, gained = End("failed", error.sentence), False
             self.note(row.problem, f"the session failed: {end.text}")
         logger.info("%s leaves %s: %s %s", self.name, row.problem, end.reason, end.text)
         self.last_message = end.text
@@ -191,14 +188,13 @@ class _Worker:
         self._resting = row.problem
         self._finished_trees[row.problem] = self.committed(row.problem)
 
-    def best(self, problem: str) -> float:
+    def best(self) -> float:
         """Return the best speed-up of this worker's own candidates for its present problem; 0 before the first."""
-        if self._present_problem != problem:
-            return 0.0
         own = (candidate for candidate in self.tried.candidates() if candidate.worker == self.name)
         return max((candidate.speedup or 0.0 for candidate in own), default=0.0)
 
-    def session(self, row: Assignment) -> End:
+    def session(self, row: Assignment) -> tuple[End, bool]:
+        """Run one session; return its end, and whether this worker's best speed-up has grown."""
         failpoint("worktree.before_add")
         tip, branch = self.repo.tip(self.config.coordination_branch), self.branch(row.problem)
         worktree = worktrees.add(self.repo, Place(self.name, row.problem), branch, tip)
@@ -208,7 +204,7 @@ class _Worker:
         data_root = data_root_of(self.workspace, self.config)
         problem = load_problem(worktree / problem_path(row.problem), key=row.problem, data_root=data_root)
         self.tried.begin(row.problem, problem.directory)
-        self._present_problem = row.problem
+        self._present_problem, best_before = row.problem, self.best()
         if not self.sessions.unfinished(row.problem) and not self.tried.place_champion(directory):
             nearest = copy_from_another_gpu(problem.directory, self.target)
             if nearest:
@@ -219,7 +215,7 @@ class _Worker:
         end = self.sessions.work(WorkItem(problem, row.wanted, directory, self.tools(problem, worktree)))
         if self.kind != "tuner" and not self.stop.is_set():
             self.save(row.problem, worktree)
-        return end
+        return end, self.best() > best_before
 
     def _retire_worktrees(self, present: str) -> None:
         """Remove this worker's older worktrees whose work is all on their branches."""
