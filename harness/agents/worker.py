@@ -23,7 +23,7 @@ from harness.formats.problems import load_problem
 from harness.formats.solutions import copy_from_another_gpu
 from harness.git import worktrees
 from harness.git.repo import Repo
-from harness.git.solution_commits import Submission
+from harness.git.solution_commits import StrayFilesError, Submission, has_strays
 from harness.git.tree_ids import tree_files, tree_id
 from harness.git.worktree_places import Place
 from harness.ledger.candidates import ProblemCandidates
@@ -106,6 +106,8 @@ class _Worker:
     """The problem that was just finished. The worker ignores it until its row has named another problem, or none."""
     _finished_trees: dict[str, str | None] = field(default_factory=dict)
     """Problem -> tree of the solution on the coordination branch when the worker finished it."""
+    _with_strays: set[str] = field(default_factory=set)
+    """Problems whose last commit was refused because files outside the solution had changed."""
     _present_problem: str = ""
     """The problem of the last session."""
     _recent_problems: list[str] = field(default_factory=list)
@@ -123,6 +125,7 @@ class _Worker:
             while not self.stop.is_set():
                 reached_limit = self.sessions.reached_limit()
                 row = self.row()
+                self.retry_without_strays()
                 if reached_limit is None and row is not None and self.may_work(row):
                     self.finished.pop(row.problem, None)
                     self.work(row)
@@ -150,6 +153,14 @@ class _Worker:
             paused = {row.problem for row in rows if row.state == "paused"}
             self._row = next((row for row in rows if row.worker == self.name and row.problem not in paused), None)
         return self._row
+
+    def retry_without_strays(self) -> None:
+        """Reopen each problem with a refused commit once the files that prevented the commit are as before."""
+        for problem in sorted(self._with_strays):
+            if not has_strays(self.repo, Place(self.name, problem), self.target):
+                self._with_strays.remove(problem)
+                self.finished.pop(problem, None)
+                self._resting = None if self._resting == problem else self._resting
 
     def may_work(self, row: Assignment) -> bool:
         if self._resting != row.problem:
@@ -263,23 +274,29 @@ class _Worker:
     def commit(self, problem: str, worktree: Path, message: str) -> Submission:
         """Commit the present solution."""
         session = self.sessions.current
-        return submit(
-            self.repo,
-            worktree,
-            problem=problem,
-            target=self.target,
-            message=message,
-            commit_trailers=trailers(
-                run=self.config.run,
-                worker=self.name,
-                agent=self.kind,
-                session=session.id if session else "none",
-                model=session.model if session else None,
-                cost_usd=self.sessions.usd,
-            ),
-            base=self.config.coordination_branch,
-            languages=self.config.languages,
+        commit_trailers = trailers(
+            run=self.config.run,
+            worker=self.name,
+            agent=self.kind,
+            session=session.id if session else "none",
+            model=session.model if session else None,
+            cost_usd=self.sessions.usd,
         )
+        self._with_strays.discard(problem)
+        try:
+            return submit(
+                self.repo,
+                worktree,
+                problem=problem,
+                target=self.target,
+                message=message,
+                commit_trailers=commit_trailers,
+                base=self.config.coordination_branch,
+                languages=self.config.languages,
+            )
+        except StrayFilesError:
+            self._with_strays.add(problem)
+            raise
 
     def tools(self, judged: Problem, worktree: Path) -> Tools:
         problem = judged.key

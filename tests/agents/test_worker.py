@@ -184,6 +184,20 @@ def test_gains_of_earlier_sessions_prolong_no_work(site: Site) -> None:
     assert status.sessions_completed == 1
 
 
+def test_a_worker_goes_on_when_a_stray_file_is_removed(site: Site) -> None:
+    with Repo(site.workspace) as repo:
+        worktree = worktrees.add(repo, Place("w01", "t/one"), "agents/main/w01/t/one", repo.tip("main"))
+    stray = worktree / "problems/t/one/notes.txt"
+    stray.write_text("of a person")
+    site.start("daemon")
+    assign(site, row("t/one"))
+    with at_work(site, "w01"):
+        wait_for_status(site, "fails", lambda status: status.state == "idle" and status.sessions_failed == 1)
+        stray.unlink()
+        wait_for_status(site, "has finished", lambda status: status.sessions_completed == 1)
+    assert len(evaluations(site, "t/one")) == 8
+
+
 def test_one_process_a_worker(site: Site) -> None:
     with at_work(site, "w01"):
         wait_for_status(site, "runs", lambda status: status.state == "idle")
