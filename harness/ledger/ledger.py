@@ -174,7 +174,7 @@ class Ledger:
             self.recovered.append(f"{self._branch} had been reset past ledger entries: restored in {', '.join(cut)}")
         tip = self._repo.tip(self._branch)
         heads = self._repo.read(tip, HEADS)
-        self._heads = heads_of(_files(self._repo, tip)) if heads is None else read_heads(heads)
+        self._heads = heads_of(ledger_contents(self._repo, tip).items()) if heads is None else read_heads(heads)
         self._format = ledger_format(self._repo, tip)
         self._recover(tip)
         failpoint("ledger.after_open")
@@ -301,13 +301,18 @@ def ledger_format(repo: Repo, tip: str) -> int:
     content = repo.read(tip, HEADS)
     if content is not None:
         return heads_format(content)
-    ends = [documents[-1].format for file, raw in _files(repo, tip) if (documents := split(raw, file))]
-    return max(ends, default=LEDGER_FORMAT)
+    chains = (split(content, file) for file, content in ledger_contents(repo, tip).items())
+    return max((documents[-1].format for documents in chains if documents), default=LEDGER_FORMAT)
 
 
-def _files(repo: Repo, tip: str) -> list[tuple[str, bytes]]:
-    files = [file for file in repo.files(tip, LEDGER) if file.endswith(".yaml")]
-    return [(file, repo.read(tip, file) or b"") for file in files]
+def ledger_contents(repo: Repo, commit: str) -> dict[str, bytes]:
+    """Return file -> content of the ledger's files in a commit, heads.yaml included.
+
+    Args:
+        repo: the workspace's repository.
+        commit: a commit id.
+    """
+    return repo.read_many(commit, [file for file in repo.files(commit, LEDGER) if file.endswith(".yaml")])
 
 
 def read_documents(workspace: Workspace, repo: Repo, file: str, *, branch: str) -> list[Document]:
