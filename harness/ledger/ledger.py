@@ -24,6 +24,7 @@ from harness.git.repo import Repo
 from harness.ledger.spool import Record, Spool, read_all, read_segment, still_to_commit
 from harness.model.entry import LEDGER_FORMAT, Entry, EntryDraft, stamp
 from harness.model.paths import HEADS, LEDGER, is_planner_file, ledger_file
+from harness.model.printable import count_of
 from harness.workspace.directories import Workspace
 from harness.workspace.files import file_lock
 
@@ -354,6 +355,5 @@ def _by_file(records: list[Record]) -> dict[str, list[Record]]:
 
 def _message(records: list[Record]) -> str:
     counts = Counter(record.file.removeprefix(f"{LEDGER}/").removesuffix(".yaml") for record in records)
-    noun = "document" if len(records) == 1 else "documents"
     lines = [f"{name}: {count}" for name, count in sorted(counts.items())[:40]]
-    return "\n".join([f"Enter {len(records)} ledger {noun}", "", *lines])
+    return "\n".join([f"Enter {count_of(len(records), 'ledger document')}", "", *lines])

@@ -19,6 +19,7 @@ from harness.ledger.ledger import Writer, documents_change, ledger_contents, led
 from harness.ledger.spool import Record, read_all, read_segment, still_to_commit
 from harness.model.entry import LEDGER_FORMAT
 from harness.model.paths import HEADS
+from harness.model.printable import count_of
 from harness.workspace.directories import CONFIG_NAME, Workspace
 
 
@@ -107,6 +108,5 @@ def _report(
 
 
 def _document_counts(documents: list[Document], waiting: int) -> str:
-    count = len(documents)
-    sentence = f"{count} {'document keeps its' if count == 1 else 'documents keep their'} bytes"
+    sentence = f"{count_of(len(documents), 'document keeps its', 'documents keep their')} bytes"
     return f"{sentence}; {waiting} from the spool committed" if waiting else sentence
