@@ -1,13 +1,15 @@
 """Measure the throughput of the daemon with a full queue of distinct candidates that no cache contains.
 
-    python -m benchmarks.gpu_queue PART[,PART...] [--device DEVICE | --cluster ADDRESS] [--count 20]
+    python -m benchmarks.gpu_queue PART[,PART...] [--device DEVICE | --cluster ADDRESS] [--count 20] [--one-by-one]
 
 Parts: `triton` (3 workloads), `triton14` (14 workloads), `cuda` (a sealed solution, 3 workloads), `cpu` (C++, with
 `--device cpu`).
 
 The candidates of a part are submitted at once, after one that each judge has already judged: it measures the baselines
 and starts the runners. The time goes from the submission to the last entry, confirmations included. Run it with one
-visible GPU and with several, and compare the evaluations per minute. An interrupt (SIGINT) prints the figures so far.
+visible GPU and with several, and compare the evaluations per minute. With `--one-by-one` each candidate is submitted
+when the daemon is idle, and the time goes from its commit to its entry. An interrupt (SIGINT) prints the figures so
+far.
 """
 
 from __future__ import annotations
@@ -20,9 +22,8 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tabulate import tabulate
@@ -61,53 +62,78 @@ class Throughput:
     judges: int
 
 
-def measure(workspace: Workspace, repo: Repo, part: str, target: str, count: int, root: Path) -> Throughput:
-    """Submit the candidates of a part to a running daemon, and wait until none is left.
+@dataclass(frozen=True)
+class Candidates:
+    """Distinct candidates of a part, each of a worker of its own.
+
+    Args:
+        repo: a repository whose branch main contains the problem.
+        part: name of the part.
+        target: target of the solutions.
+        root: directory for the sources.
+    """
+
+    repo: Repo
+    part: str
+    target: str
+    root: Path
+    _salt: str = field(default_factory=lambda: secrets.token_hex(4))
+
+    @property
+    def key(self) -> str:
+        """Key of the problem."""
+        return f"bench/{problem(self.root, _PARTS[self.part]).name}"
+
+    def prepare(self, number: int) -> Path:
+        """Write the candidate of this number, and return its worktree."""
+        worker = f"{self.part}-{number:02d}"
+        worktree = worktrees.add(
+            self.repo, Place(worker, self.key), f"agents/main/{worker}/{self.key}", self.repo.tip("main")
+        )
+        directory = worktree / solution_path(self.key, self.target)
+        directory.mkdir(parents=True, exist_ok=True)
+        self._write(directory, number)
+        return worktree
+
+    def _write(self, directory: Path, number: int) -> None:
+        if self.part == "cpu":
+            shutil.copytree(SOURCE / "solutions" / "cpu", directory, dirs_exist_ok=True)
+            with (directory / "kernel.cpp").open("a") as file:
+                file.write(f"// {self._salt} {number}\n")
+            return
+        if self.part == "cuda":
+            source = fresh_cuda(self.root, number)
+        else:
+            name = f"rms_{self._salt}_{number}"
+            text = TRITON.replace("rms(", f"{name}(").replace("rms[(", f"{name}[(")
+            source = solution(self.root, f"{self.part}{number}", "triton", text)
+        shutil.copytree(source, directory, dirs_exist_ok=True)
+
+    def commit(self, worktree: Path) -> None:
+        """Commit the candidate of a worktree, which submits it."""
+        commit_solution(self.repo, worktree, self.key, self.target, "Candidate", {})
+
+
+def measure(workspace: Workspace, candidates: Candidates, count: int) -> Throughput:
+    """Submit candidates to a running daemon at once, and wait until none is left.
 
     Args:
         workspace: workspace of the daemon.
-        repo: its repository, whose branch main contains the problem.
-        part: name of the part.
-        target: target of the solutions.
+        candidates: of one part.
         count: number of counted candidates.
-        root: directory for the sources.
     """
-    name = problem(root, _PARTS[part]).name
-    key = f"bench/{name}"
-    salt = secrets.token_hex(4)
-
-    def write(directory: Path, number: int) -> None:
-        if part == "cpu":
-            shutil.copytree(SOURCE / "solutions" / "cpu", directory, dirs_exist_ok=True)
-            with (directory / "kernel.cpp").open("a") as file:
-                file.write(f"// {salt} {number}\n")
-            return
-        if part == "cuda":
-            source = fresh_cuda(root, number)
-        else:
-            text = TRITON.replace("rms(", f"rms_{salt}_{number}(").replace("rms[(", f"rms_{salt}_{number}[(")
-            source = solution(root, f"{part}{number}", "triton", text)
-        shutil.copytree(source, directory, dirs_exist_ok=True)
-
-    judges = len(wait_until(lambda: _ready_judges(workspace), deadline_s=_DEADLINE_S, event="ready judges"))
-    for number in range(judges):  # each judge measures the baselines once
-        _submit(repo, f"{part}-first{number}", key, target, write, number)
-    _wait_until_idle(workspace, judges)
-    before = _entered(workspace, repo, key)
-    worktrees = [_prepare(repo, f"{part}-{number:02d}", key, target, write, judges + number) for number in range(count)]
+    judges = _submit_first(workspace, candidates)
+    before = _entered(workspace, candidates)
+    worktrees_of_all = [candidates.prepare(judges + number) for number in range(count)]
     begin = time.perf_counter()
-    for number, worktree in enumerate(worktrees):
-        commit_solution(repo, worktree, key, target, f"Candidate {number}", {})
+    for worktree in worktrees_of_all:
+        candidates.commit(worktree)
     with suppress(KeyboardInterrupt, TimeoutError):  # what is entered by then is the result
-        wait_until(
-            lambda: _entered(workspace, repo, key).evaluations >= before.evaluations + count or None,
-            deadline_s=_DEADLINE_S,
-            event="all entries",
-        )
+        _wait_for_entries(workspace, candidates, before.evaluations + count)
         _wait_until_idle(workspace, judges + count)
     seconds = time.perf_counter() - begin
-    after = _entered(workspace, repo, key)
-    records = read_records(workspace, repo, ledger_file(key), branch="main")
+    after = _entered(workspace, candidates)
+    records = read_records(workspace, candidates.repo, ledger_file(candidates.key), branch="main")
     return Throughput(
         seconds,
         sum(after.judge_s[len(before.judge_s) :]),
@@ -119,17 +145,41 @@ def measure(workspace: Workspace, repo: Repo, part: str, target: str, count: int
     )  # fmt: skip
 
 
-def _prepare(repo: Repo, worker: str, key: str, target: str, write: Callable[[Path, int], None], number: int) -> Path:
-    worktree = worktrees.add(repo, Place(worker, key), f"agents/main/{worker}/{key}", repo.tip("main"))
-    directory = worktree / solution_path(key, target)
-    directory.mkdir(parents=True, exist_ok=True)
-    write(directory, number)
-    return worktree
+def commit_one_by_one(workspace: Workspace, candidates: Candidates, count: int) -> list[float]:
+    """Submit each candidate when the daemon is idle, and return the seconds from each commit to its entry.
+
+    Args:
+        workspace: workspace of the daemon.
+        candidates: of one part.
+        count: number of counted candidates.
+    """
+    judges, seconds = _submit_first(workspace, candidates), []
+    with suppress(KeyboardInterrupt, TimeoutError):
+        for number in range(judges, judges + count):
+            worktree, evaluations = candidates.prepare(number), _entered(workspace, candidates).evaluations
+            begin = time.perf_counter()
+            candidates.commit(worktree)
+            _wait_for_entries(workspace, candidates, evaluations + 1)
+            seconds.append(time.perf_counter() - begin)
+            _wait_until_idle(workspace, number + 1)
+    return seconds
 
 
-def _submit(repo: Repo, worker: str, key: str, target: str, write: Callable[[Path, int], None], number: int) -> None:
-    worktree = _prepare(repo, worker, key, target, write, number)
-    commit_solution(repo, worktree, key, target, "First candidate", {})
+def _submit_first(workspace: Workspace, candidates: Candidates) -> int:
+    """Submit a candidate for each judge, which measures the baselines, and return the number of judges."""
+    judges = len(wait_until(lambda: _ready_judges(workspace), deadline_s=_DEADLINE_S, event="ready judges"))
+    for number in range(judges):
+        candidates.commit(candidates.prepare(number))
+    _wait_until_idle(workspace, judges)
+    return judges
+
+
+def _wait_for_entries(workspace: Workspace, candidates: Candidates, evaluations: int) -> None:
+    wait_until(
+        lambda: _entered(workspace, candidates).evaluations >= evaluations or None,
+        deadline_s=_DEADLINE_S,
+        event="all entries",
+    )
 
 
 @dataclass(frozen=True)
@@ -141,10 +191,10 @@ class _Entered:
     judge_s: tuple[float, ...]
 
 
-def _entered(workspace: Workspace, repo: Repo, key: str) -> _Entered:
+def _entered(workspace: Workspace, candidates: Candidates) -> _Entered:
     entries = [
         entry
-        for entry in read_records(workspace, repo, ledger_file(key), branch="main")
+        for entry in read_records(workspace, candidates.repo, ledger_file(candidates.key), branch="main")
         if not entry.get("answered_from")
     ]
     kinds = [entry["kind"] for entry in entries]
@@ -183,6 +233,16 @@ def _rows(part: str, result: Throughput) -> list[tuple[str, str]]:
     ]  # fmt: skip
 
 
+def _latency_rows(part: str, seconds: list[float]) -> list[tuple[str, str]]:
+    if not seconds:
+        return [(f"{part}: candidates", "0")]
+    return [
+        (f"{part}: candidates, one after the other", str(len(seconds))),
+        (f"{part}: seconds from a commit to its entry: median; longest",
+         f"{statistics.median(seconds):.2f}; {max(seconds):.2f}"),
+    ]  # fmt: skip
+
+
 def main() -> None:
     """Measure the parts one after the other with one daemon, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -190,6 +250,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--cluster")
     parser.add_argument("--count", type=int, default=20)
+    parser.add_argument("--one-by-one", action="store_true", help="submit each when the daemon is idle, and time it")
     options = parser.parse_args()
     unknown_parts = set(options.parts) - set(_PARTS)
     if unknown_parts:
@@ -208,8 +269,12 @@ def main() -> None:
             repo.commit_files("main", files, "Add problems")
             with running(workspace, "daemon", *judges):
                 for part in options.parts:
-                    result = measure(workspace, repo, part, target, options.count, root)
-                    sys.stdout.write(tabulate(_rows(part, result)) + "\n")
+                    candidates = Candidates(repo, part, target, root)
+                    if options.one_by_one:
+                        rows = _latency_rows(part, commit_one_by_one(workspace, candidates, options.count))
+                    else:
+                        rows = _rows(part, measure(workspace, candidates, options.count))
+                    sys.stdout.write(tabulate(rows) + "\n")
                     sys.stdout.flush()
 
 
