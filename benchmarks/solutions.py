@@ -34,7 +34,7 @@ from harness.judge.correctness import Comparison, compare_all
 from harness.judge.devices.event_overhead import event_overhead_us
 from harness.judge.input_data.inputs import InputSource
 from harness.judge.input_data.layout import layout_of
-from harness.judge.reference import Reference, by_name, load_reference, torch_dtype
+from harness.judge.reference import Reference, by_name, load_reference
 from harness.model.axes import ConstAxis
 from harness.model.launches import resolve
 from harness.model.plan import Launch, WorkspaceSpec
@@ -43,6 +43,7 @@ from harness.model.solution import Solution
 from harness.runner import driver, nvrtc
 from harness.runner.launcher import SealedWorkload, TrustedKernels
 from harness.runner.wire import TRUSTED_KERNELS
+from harness.sol.problem_tensors import torch_dtype
 
 ROOT = Path(__file__).parents[1]
 POISON = 0xA5

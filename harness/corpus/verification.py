@@ -22,8 +22,9 @@ from harness.corpus.workloads import check_sizes, shown
 from harness.errors import FormatError
 from harness.formats.bounded import load_json
 from harness.judge.input_data.inputs import InputSource
-from harness.judge.reference import load_reference, torch_dtype
+from harness.judge.reference import load_reference
 from harness.model.problem import Definition, Problem, RandomInput, Workload
+from harness.sol.problem_tensors import torch_dtype
 
 Tensors = dict[str, torch.Tensor]
 

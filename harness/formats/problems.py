@@ -20,7 +20,7 @@ from harness.formats.problem_checks import definition_errors, unchecked_constrai
 from harness.formats.schema import extra_keys, located, quoted, shown, validated
 from harness.formats.source_lines import field_name, json_lines, numbered_lines, parse_json
 from harness.model.paths import NAME_FORM, SOLUTIONS, is_problem, parse_problem_path
-from harness.model.problem import CustomInput, Definition, Problem, Workload
+from harness.model.problem import Definition, Problem, Workload
 
 DEFINITION_NAME = "definition.json"
 WORKLOADS_NAME = "workload.jsonl"
@@ -266,15 +266,11 @@ def _read_workloads(
     if definition is not None and not errors:
         errors += _content_errors(definition, workloads, where, [directory, *([data_root] if data_root else [])])
         makes_inputs = definition.custom_inputs_entrypoint is not None
-        if makes_inputs and not all(_has_custom_inputs(workload) for _, workload in workloads):
+        if makes_inputs and not all(workload.is_custom for _, workload in workloads):
             warnings.append(
                 f"{where}: `custom_inputs_entrypoint` makes no input of the workloads without custom inputs"
             )
     return tuple(workload for _, workload in workloads)
-
-
-def _has_custom_inputs(workload: Workload) -> bool:
-    return any(isinstance(source, CustomInput) for source in workload.inputs.values())
 
 
 def _content_errors(

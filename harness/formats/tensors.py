@@ -6,11 +6,13 @@ tensor name -> {dtype, shape, data_offsets}, then the data.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from harness.errors import FormatError
 from harness.formats.bounded import TENSOR_HEADER_BYTES, load_json
+from harness.model.problem import DTYPE_BYTES
 
 _DTYPES = {
     "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn",
@@ -78,7 +80,8 @@ def read_tensor(file: Path, key: str) -> tuple[bytes, str, tuple[int, ...]]:
         key: name of the tensor.
 
     Raises:
-        FormatError: the file has no such tensor, or ends before the end of the tensor.
+        FormatError: the file has no such tensor, has another number of bytes for it than its shape, or ends before the
+            end of the tensor.
     """
     entry = _header(file).get(key)
     try:
@@ -86,11 +89,14 @@ def read_tensor(file: Path, key: str) -> tuple[bytes, str, tuple[int, ...]]:
         dtype, shape = _DTYPES[str(entry["dtype"])], tuple(int(size) for size in entry["shape"])  # type: ignore[index]
     except (KeyError, TypeError, ValueError) as error:
         raise FormatError(f"{file.name} holds no well-formed tensor `{key}`") from error
+    nbytes = math.prod(shape) * DTYPE_BYTES[dtype]
+    if end - begin != nbytes:
+        raise FormatError(f"tensor `{key}` of {file.name} has {end - begin} bytes; its dtype and shape need {nbytes}")
     with file.open("rb") as stream:
         header_bytes = int.from_bytes(stream.read(8), "little")
         stream.seek(8 + header_bytes + begin)
-        data = stream.read(end - begin)
-    if len(data) != end - begin:
+        data = stream.read(nbytes)
+    if len(data) != nbytes:
         raise FormatError(f"{file.name} ends within tensor `{key}`")
     return data, dtype, shape
 

@@ -12,9 +12,10 @@ from harness.judge.correctness import Comparison, Summed, all_finite, compare, c
 from harness.judge.input_data import stress_inputs
 from harness.judge.input_data.inputs import InputSource
 from harness.judge.precision import Truth, find_truth
-from harness.judge.reference import InvalidReferenceError, Reference, Value, torch_dtype
+from harness.judge.reference import InvalidReferenceError, Outputs, Reference, Value
 from harness.model.problem import Definition, Problem, Tolerance, Workload
 from harness.model.verdict import Verdict
+from harness.sol.problem_tensors import torch_dtype
 
 _FLOAT64_CHECKS = 2
 _FLOAT64_CHECK_INTERVAL = 128
@@ -26,14 +27,16 @@ Views = Mapping[str, torch.Tensor]
 """Inputs of one set by name, which are written in place."""
 ForEachSet = Callable[[Callable[[int], None], Sequence[int]], object]
 """Calls a function for each of several set numbers, possibly in parallel threads."""
-TruthSearch = Callable[[Reference, Sequence[Value], Mapping[str, torch.Tensor]], Truth | str]
+TruthSearch = Callable[[Reference, Sequence[Value], Outputs], Truth | str]
 StressTolerances = Callable[
-    [str, Tolerance, Mapping[str, torch.Tensor], Callable[[], Mapping[str, float]]], Mapping[str, Tolerance] | None
+    [str, Tolerance, Outputs, Callable[[], Mapping[str, float]]], Mapping[str, Tolerance] | None
 ]
+_FirstFailure = Callable[[Outputs, Outputs], Comparison | None]
+"""(right, actual outputs) -> comparison of the first wrong one; None if all are right."""
 
 
 def stress_tolerances(
-    kind: str, tolerance: Tolerance, expected: Mapping[str, torch.Tensor], usual_rms: Callable[[], Mapping[str, float]]
+    kind: str, tolerance: Tolerance, expected: Outputs, usual_rms: Callable[[], Mapping[str, float]]
 ) -> Mapping[str, Tolerance] | None:
     """Return the tolerance of each output of a stress case; None if an output of the reference is not finite.
 
@@ -97,7 +100,7 @@ class WorkloadSets:
             return
         # One thread makes all custom inputs. Otherwise the first set is filled alone: it creates data that the other
         # sets share.
-        serial_sets = len(sets) if for_each_set is None or self.source.is_custom(self.workload) else 1
+        serial_sets = len(sets) if for_each_set is None or self.workload.is_custom else 1
         for number in range(serial_sets):
             refill(number)
         if for_each_set is not None:
@@ -147,13 +150,7 @@ class WorkloadCheck:
                 )
         return outputs
 
-    def check(
-        self,
-        inputs: Sequence[Value],
-        expected: Mapping[str, torch.Tensor],
-        outputs: Mapping[str, torch.Tensor],
-        kind: str = "",
-    ) -> Comparison:
+    def check(self, inputs: Sequence[Value], expected: Outputs, outputs: Outputs, kind: str = "") -> Comparison:
         """Compare every element of a call's outputs.
 
         Args:
@@ -185,9 +182,7 @@ class WorkloadCheck:
         self._ordinary_checks += 1
         return self._ordinary_checks <= _FLOAT64_CHECKS or not secrets.randbelow(_FLOAT64_CHECK_INTERVAL)
 
-    def _compare_with_float64(
-        self, inputs: Sequence[Value], expected: Mapping[str, torch.Tensor], outputs: Mapping[str, torch.Tensor]
-    ) -> str | None:
+    def _compare_with_float64(self, inputs: Sequence[Value], expected: Outputs, outputs: Outputs) -> str | None:
         truth = self.truth_of(self.reference, inputs, expected)
         if not isinstance(truth, Truth):
             self.note = f"the rule on precision was not applied: {truth}"
@@ -197,19 +192,13 @@ class WorkloadCheck:
             self._limits[name] = max(limit, self._limits.get(name, 0.0))
         return reason
 
-    def _check_stressed(
-        self,
-        inputs: Sequence[Value],
-        expected: Mapping[str, torch.Tensor],
-        outputs: Mapping[str, torch.Tensor],
-        kind: str,
-    ) -> Comparison:
+    def _check_stressed(self, inputs: Sequence[Value], expected: Outputs, outputs: Outputs, kind: str) -> Comparison:
         """Check outputs for stress inputs. A pass reports no errors, because these have another scale."""
         tolerances = self.tolerances_of(kind, self.sets.workload.tolerance, expected, self._usual)
         if tolerances is None:
             return Comparison()
 
-        def first_failure(right: Mapping[str, torch.Tensor], actual: Mapping[str, torch.Tensor]) -> Comparison | None:
+        def first_failure(right: Outputs, actual: Outputs) -> Comparison | None:
             zero_is_wrong = stress_inputs.CASES[kind].zero_is_wrong
             for name, limits in tolerances.items():
                 comparison = compare(
@@ -225,11 +214,7 @@ class WorkloadCheck:
         return failure
 
     def _is_ill_posed(
-        self,
-        inputs: Sequence[Value],
-        expected: Mapping[str, torch.Tensor],
-        outputs: Mapping[str, torch.Tensor],
-        first_failure: Callable[[Mapping[str, torch.Tensor], Mapping[str, torch.Tensor]], Comparison | None],
+        self, inputs: Sequence[Value], expected: Outputs, outputs: Outputs, first_failure: _FirstFailure
     ) -> bool:
         """Return true if the stress inputs cannot show an error of the candidate.
 
@@ -240,7 +225,7 @@ class WorkloadCheck:
         if not isinstance(truth, Truth):
             return False
 
-        def rounded(values: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        def rounded(values: Outputs) -> dict[str, torch.Tensor]:
             return {name: values[name].to(value.dtype) if name in values else value for name, value in expected.items()}
 
         true = rounded(truth.outputs)
@@ -259,10 +244,7 @@ class WorkloadCheck:
 
 
 def _updated_elements(
-    definition: Definition,
-    inputs: Sequence[Value],
-    expected: Mapping[str, torch.Tensor],
-    outputs: Mapping[str, torch.Tensor],
+    definition: Definition, inputs: Sequence[Value], expected: Outputs, outputs: Outputs
 ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
     """Return the elements of updated outputs that the reference changes: the expected and the actual values, by label.
 
@@ -286,7 +268,7 @@ def _updated_elements(
     return expected_updates, actual_updates
 
 
-def _largest_error(reason: str, expected: Mapping[str, torch.Tensor], outputs: Mapping[str, torch.Tensor]) -> str:
+def _largest_error(reason: str, expected: Outputs, outputs: Outputs) -> str:
     """Describe the largest error of the output that a reason names: its index and both values."""
     names = [name for name in expected if f"`{name}`" in reason]
     return "; ".join(largest_error(expected[name], outputs[name]) for name in names)

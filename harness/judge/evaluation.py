@@ -189,9 +189,11 @@ class Evaluation:
 
     def _recordable(self, workload: Workload) -> RecordableWorkload:
         layout = layout_of(self._problem, workload)
+        return RecordableWorkload(workload, layout, self._device.memory(layout), self._check_of(workload))
+
+    def _check_of(self, workload: Workload) -> WorkloadCheck:
         sets = WorkloadSets(self._problem, self._inputs, workload)
-        check = WorkloadCheck(self._reference, sets, self._device.summed)
-        return RecordableWorkload(workload, layout, self._device.memory(layout), check)
+        return WorkloadCheck(self._reference, sets, self._device.summed)
 
     def _time_without_replay(self, staged: Staged, reason: str) -> None:
         """Discard the recording for this reason, and time the solution itself."""
@@ -292,17 +294,14 @@ class Evaluation:
         memory = self._device.memory(layout, len(self._problem.workloads))
         variant = self._variant(workload)
         opponent = self._opponent(variant)
-        sets = WorkloadSets(self._problem, self._inputs, workload)
-        check = WorkloadCheck(self._reference, sets, self._device.summed)
+        check = self._check_of(workload)
         tally, alone_ns = Tally(), self._baselines_alone_ns.get(workload.uuid, ())
         count = len(self._problem.workloads)
         half_width = self._request.half_width * math.sqrt(count)  # the mean of all workloads has the requested one
         cap_s = _TIMING_SHARE[self._request.kind] * self._request.max_judge_s / count
         try:
             candidate = self._ready_candidate()
-            rounds = Rounds(
-                memory, sets, check, opponent, candidate, self._deadline, self._serve_check, alone_ns, tally
-            )
+            rounds = Rounds(memory, check, opponent, candidate, self._deadline, self._serve_check, alone_ns, tally)
             try:
                 opponent.prepare(workload, layout, memory.capacity, variant)
                 rounds.warm_up_baseline()

@@ -16,8 +16,8 @@ _MOST_RANGES = 4
 """Number of index ranges that a description lists."""
 _LEAST_PERIODS = 4
 """An axis has at least so many periods where a period is reported."""
-_PERIODS = (2, 4, 8, 16, 32, 64, 128, 256)
 _TILES = (2, 4, 8, 16, 32, 64, 128, 256)
+"""Sizes of tiles, and periods, that are recognised."""
 _SIMILAR = 0.3
 """Smallest ratio of two root mean squares that are called similar."""
 _UNRELATED, _CLOSE = 0.2, 0.999
@@ -85,7 +85,7 @@ def _set(name: str, present: torch.Tensor) -> str:
         tail = f", exactly those beyond the last multiple of {' or '.join(edges)}" if edges else ""
         index_range = f"{name} {first}" if first == last else f"{name}s {first} to {last}"
         return f"{index_range} of {size}{tail}"
-    for period in (period for period in _PERIODS if _LEAST_PERIODS * period <= size):
+    for period in (period for period in _TILES if _LEAST_PERIODS * period <= size):
         residues = sorted({index % period for index in indices})
         if len(residues) <= period // 2 and len(indices) == sum(len(range(r, size, period)) for r in residues):
             listed = f"{', '.join(map(str, residues[:8]))}{' ...' * (len(residues) > 8)}"
@@ -169,6 +169,5 @@ def _relation(x: torch.Tensor, y: torch.Tensor) -> str:
 def _correlation(x: torch.Tensor, y: torch.Tensor) -> float | None:
     if x.numel() < 8:
         return None
-    x, y = x - x.mean(), y - y.mean()
-    scale = float(x.square().sum().sqrt() * y.square().sum().sqrt())
-    return float((x * y).sum()) / scale if scale > 0 else None
+    correlation = float(torch.corrcoef(torch.stack((x, y)))[0, 1])
+    return None if math.isnan(correlation) else correlation

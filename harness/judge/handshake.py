@@ -13,12 +13,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import Field, ValidationError
 
 from harness.judge.clock import dispatch_ns, handshake_ns
 from harness.judge.devices.interface import Batch, Device
 from harness.judge.input_data.layout import Layout, calibration_layout
 from harness.judge.runners import Runner
+from harness.model.base_models import StrictModel
 from harness.runner import wire
 from harness.workspace.files import atomic_write
 
@@ -64,13 +65,11 @@ def measure_overheads(device: Device, runner: Runner) -> tuple[float, float]:
     return handshake, dispatch_ns(batches(calibration_layout(5, 64, (0,)), _DISPATCHES), _DISPATCHES)
 
 
-class _Remembered(BaseModel):
+class _Remembered(StrictModel):
     """Accepted calibrations in ns by host and configuration, oldest first."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     format: int = 1
-    handshakes: dict[str, tuple[float, ...]] = {}
+    handshakes: dict[str, tuple[float, ...]] = Field(default_factory=dict)
 
 
 def calibrate_handshake(calibrate: Callable[[], float], usual_ns: float | None) -> HandshakeCalibration:

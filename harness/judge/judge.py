@@ -98,7 +98,7 @@ class Judge:
         try:
             self._try_reference(problem, reference)
             if request.solution_dir is None:
-                return measure(request, problem, reference, self.device, self.environment, self.opponents, progress)
+                return measure(self, request, problem, reference, progress)
             if request.kind == "profile":
                 return self._profiled(request, problem, reference)
             return self._evaluated(request, problem, reference, progress)

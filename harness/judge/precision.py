@@ -18,11 +18,11 @@ A float32 problem computed in tf32 or float16 has an error of about 2,000 units,
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -45,7 +45,7 @@ _CASTS: dict[torch.dtype, Callable[..., Any]] = {
 
 
 class _InWiderFloats(TorchFunctionMode):
-    """Replaces narrower floating dtypes in calls of torch by a wider one, which is also the default of factories."""
+    """Replaces narrower floating dtypes in calls of torch by a wider one."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
@@ -53,18 +53,6 @@ class _InWiderFloats(TorchFunctionMode):
         self._casts: dict[Callable[..., Any], Callable[..., Any]] = {
             cast: _CASTS[dtype] for narrow, cast in _CASTS.items() if narrow in _narrower(dtype)
         }
-
-    def __enter__(self) -> Self:
-        self._default = torch.get_default_dtype()
-        torch.set_default_dtype(self._dtype)
-        super().__enter__()  # type: ignore[no-untyped-call]
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
-        torch.set_default_dtype(self._default)
 
     def __torch_function__(
         self,
@@ -82,6 +70,17 @@ class _InWiderFloats(TorchFunctionMode):
 
     def _raise(self, value: Any) -> Any:  # noqa: ANN401 - any argument of any function of torch
         return self._dtype if isinstance(value, torch.dtype) and value in _narrower(self._dtype) else value
+
+
+@contextlib.contextmanager
+def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """Let factories of torch create this dtype inside this context."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 _GROUPED_PRODUCTS = frozenset({"grouped_mm", "_grouped_mm"})
@@ -259,7 +258,7 @@ def outputs_in(dtype: torch.dtype, reference: Reference, inputs: Sequence[Value]
         InvalidReferenceError: it does not return the declared outputs. Its own exceptions are not caught.
     """
     raised = [_raised(value, dtype) for value in inputs]
-    with torch.no_grad(), _InWiderFloats(dtype):
+    with torch.no_grad(), _default_dtype(dtype), _InWiderFloats(dtype):
         returned = reference.run(*raised)
     return by_name(returned, reference.definition, raised)
 

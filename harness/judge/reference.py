@@ -12,8 +12,11 @@ import torch
 
 from harness.errors import FormatError
 from harness.model.problem import Definition, Problem
+from harness.sol.problem_tensors import torch_dtype
 
 Value = torch.Tensor | int | float | bool
+Outputs = Mapping[str, torch.Tensor]
+"""Outputs of one call by name."""
 
 
 class InvalidReferenceError(FormatError):
@@ -137,8 +140,3 @@ def _tensor(name: str, value: object, definition: Definition) -> torch.Tensor:
     raise InvalidReferenceError(
         f"the reference returned a {type(value).__name__} for `{name}`; expected a tensor", where=definition.name
     )
-
-
-def torch_dtype(name: str) -> torch.dtype:
-    """Return the torch dtype of a dtype in a definition, which has the same name."""
-    return getattr(torch, name)  # type: ignore[no-any-return]

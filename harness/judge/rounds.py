@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import torch
 
 from harness.judge.baseline.slowdown import slowed_by
-from harness.judge.checks import Tally, WorkloadCheck, WorkloadSets
+from harness.judge.checks import Tally, WorkloadCheck
 from harness.judge.clock import calls_for, disturbed, per_call_ns, placement_error
 from harness.judge.correctness import Comparison
 from harness.judge.devices.interface import Memory, T
@@ -99,7 +99,6 @@ class Rounds:
     """One workload with its candidate and its baseline."""
 
     memory: Memory
-    sets: WorkloadSets
     checker: WorkloadCheck
     baseline: Side
     candidate: Side
@@ -121,7 +120,7 @@ class Rounds:
         Raises:
             RunnerFailed: the candidate is wrong or broke.
         """
-        kinds = [""] * (ORDINARY_ROUNDS - 1) + list(self.sets.stress())
+        kinds = [""] * (ORDINARY_ROUNDS - 1) + list(self.checker.sets.stress())
         secrets.SystemRandom().shuffle(kinds)
         kinds.insert(0, "")  # the first call has ordinary inputs
         first = True
@@ -176,7 +175,8 @@ class Rounds:
     def _fill(self, calls: int, kinds: Sequence[str] = ()) -> None:
         """Write fresh inputs into the first `calls` slots; `kinds` by slot, ordinary by default."""
         with self.deadline.generating():
-            self.sets.fill([self.memory.views(slot) for slot in range(calls)], kinds, self.candidate.device.map_slots)
+            views = [self.memory.views(slot) for slot in range(calls)]
+            self.checker.sets.fill(views, kinds, self.candidate.device.map_slots)
 
     def warm_up_baseline(self) -> None:
         """Warm the baseline up, and measure the time of its calls.
@@ -311,7 +311,7 @@ class Rounds:
 
     def _stress_batch(self, calls: int) -> None:
         """Check stress inputs between or after timed batches, in a batch that is as long as a timed one."""
-        stress = list(self.sets.stress())
+        stress = list(self.checker.sets.stress())
         chosen = secrets.SystemRandom().sample(stress, min(2, len(stress), calls))
         kinds = [*chosen, *[""] * (calls - len(chosen))]
         secrets.SystemRandom().shuffle(kinds)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness.judge.build.builder import Built, build_cpp, files_of
+from harness.judge.build.builder import Built, build_cpp, copy_files, files_of
 from harness.judge.build.cuda_builder import architecture, build_cuda
 from harness.judge.build.extension_builder import build_extension
 from harness.judge.build.report import build_warnings
@@ -157,10 +157,7 @@ def stage_solution(problem: Problem, solution: Solution, *, cache_dir: Path, san
 
     def stage_sources(stage: Stage) -> dict[str, object]:
         root = stage.directory / "solution"
-        for name, file in files_of(solution).items():
-            target = root / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(file, target)
+        copy_files(files_of(solution), root)
         return {**message, "source": stage.inside(root / spec.file)}
 
     message |= {"params": dict(spec.params), "destination_passing": spec.destination_passing}

@@ -183,11 +183,11 @@ class _Checking:
             sets = WorkloadSets(self._problem, self._inputs, workload)
             check = WorkloadCheck(self._reference, sets, self._device.summed)
             ordinary = [""] * min(_EQUAL_SETS, memory.capacity)
-            outcomes.append(self._batch(side, memory, sets, check, ordinary, side.first_call_s))
+            outcomes.append(_batch(side, memory, check, ordinary, side.first_call_s))
             kinds, size = sets.stress(), min(_MOST_SETS, memory.capacity)
             for begin in range(0, len(kinds), size):
                 batch_kinds = kinds[begin : begin + size]
-                outcomes.append(self._batch(side, memory, sets, check, batch_kinds, LEAST_BATCH_S))
+                outcomes.append(_batch(side, memory, check, batch_kinds, LEAST_BATCH_S))
         except torch.OutOfMemoryError as error:
             return CheckedWorkload(uuid=workload.uuid, verdict=Verdict.RUNTIME_ERROR, reason=f"no memory left: {error}")
         except RunnerFailed as error:
@@ -211,42 +211,35 @@ class _Checking:
             self._side = load(self._device, runner, self._staged, trusted=False)
         return self._side
 
-    def _batch(
-        self,
-        side: Side,
-        memory: Memory,
-        sets: WorkloadSets,
-        check: WorkloadCheck,
-        kinds: Sequence[str],
-        within_s: float,
-    ) -> Comparison:
-        """Make one batch of calls, and check each. All ordinary calls have the inputs of the first.
 
-        Raises:
-            RunnerFailed: an output is wrong, or the candidate broke.
-        """
-        slots = range(len(kinds))
-        views = [memory.views(slot) for slot in slots]
-        sets.fill(views, kinds)
-        if not any(kinds):
-            for equal in views[1:]:
-                for name, value in views[0].items():
-                    equal[name].copy_(value)
-        side.batch(memory, slots, within_s)
-        outcomes = []
-        for slot, kind in enumerate(kinds):
-            inputs = memory.inputs(slot)
-            outcome = check.check(inputs, check.expected(inputs), memory.outputs(side.runner, slot), kind)
-            outcomes.append(outcome)
-        side.runner.check_still_stopped()
-        for kind, outcome in zip(kinds, outcomes, strict=True):
-            if outcome.reason is not None:
-                unequal = "" if any(kinds) else _difference(memory, side, outcomes)
-                reason = f"{outcome.reason} (inputs: {kind})" if kind else outcome.reason
-                raise RunnerFailed(outcome.verdict, f"{unequal}; {reason}" if unequal else reason)
-        worst = max(outcomes, key=lambda outcome: outcome.max_abs_error)
-        matched = min(outcome.matched for outcome in outcomes)
-        return replace(worst, matched=matched)
+def _batch(side: Side, memory: Memory, check: WorkloadCheck, kinds: Sequence[str], within_s: float) -> Comparison:
+    """Make one batch of calls, and check each. All ordinary calls have the inputs of the first.
+
+    Raises:
+        RunnerFailed: an output is wrong, or the candidate broke.
+    """
+    slots = range(len(kinds))
+    views = [memory.views(slot) for slot in slots]
+    check.sets.fill(views, kinds)
+    if not any(kinds):
+        for equal in views[1:]:
+            for name, value in views[0].items():
+                equal[name].copy_(value)
+    side.batch(memory, slots, within_s)
+    outcomes = []
+    for slot, kind in enumerate(kinds):
+        inputs = memory.inputs(slot)
+        outcome = check.check(inputs, check.expected(inputs), memory.outputs(side.runner, slot), kind)
+        outcomes.append(outcome)
+    side.runner.check_still_stopped()
+    for kind, outcome in zip(kinds, outcomes, strict=True):
+        if outcome.reason is not None:
+            unequal = "" if any(kinds) else _difference(memory, side, outcomes)
+            reason = f"{outcome.reason} (inputs: {kind})" if kind else outcome.reason
+            raise RunnerFailed(outcome.verdict, f"{unequal}; {reason}" if unequal else reason)
+    worst = max(outcomes, key=lambda outcome: outcome.max_abs_error)
+    matched = min(outcome.matched for outcome in outcomes)
+    return replace(worst, matched=matched)
 
 
 def _difference(memory: Memory, side: Side, outcomes: Sequence[Comparison]) -> str:

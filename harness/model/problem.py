@@ -118,6 +118,16 @@ class Workload(LenientModel):
     inputs: dict[str, InputSource]
     tolerance: Tolerance = Tolerance()
 
+    @property
+    def is_custom(self) -> bool:
+        """True if code of the problem creates the inputs."""
+        return any(isinstance(source, CustomInput) for source in self.inputs.values())
+
+    @property
+    def scalars(self) -> dict[str, int | float | bool]:
+        """The values that the workload states, by input."""
+        return {name: source.value for name, source in self.inputs.items() if isinstance(source, ScalarInput)}
+
 
 class Problem(StrictModel):
     """One problem directory, read and checked."""

@@ -78,9 +78,6 @@ class _Table:
         open_problems = [facts.problem for facts in inputs.problems if facts.problem not in self.paused]
         self._order = sorted(open_problems, key=self._static_rank)
         self._numbers = {problem: number for number, problem in enumerate(self._order)}
-        self._returnable = {
-            problem for problem in open_problems if self._facts[problem].elsewhere >= self._policy.return_after
-        }
         rows = {row.worker: row for row in inputs.assignments if row.state == "active"}
         self._rows: dict[str, Assignment] = {}
         self._finished_here: dict[str, Assignment] = {}
@@ -131,7 +128,8 @@ class _Table:
         if problem not in self._numbers:
             return False
         finished = worker.finished.get(problem)
-        return finished is None or (finished == "stale" and problem in self._returnable)
+        may_return = self._facts[problem].elsewhere >= self._policy.return_after
+        return finished is None or (finished == "stale" and may_return)
 
     def _static_rank(self, problem: str) -> tuple[int, int, float, str]:
         rank = self._ranks[problem]

@@ -305,9 +305,7 @@ class _Planner:
     def _take_notes(self) -> None:
         for note in waiting_notes(self.workspace):
             if note.id not in self._recorded:
-                record = {**note.model_dump(), "left": note.at}
-                record.pop("at")
-                record = {name: value for name, value in record.items() if value is not None}
+                record = {**note.model_dump(exclude={"at"}, exclude_none=True), "left": note.at}
                 self.ledger.append_record(lessons_file(note.problem), record)
                 self._recorded.add(note.id)
                 failpoint("planner.note_recorded")

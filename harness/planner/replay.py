@@ -60,9 +60,9 @@ def replay(workspace: Workspace, repo: Repo, config: Config) -> list[Replayed]:
         try:
             inputs = PolicyInputs.model_validate(record["inputs"])
             recorded = Decision.model_validate(record["decision"])
+            policy = str(record["policy"])
         except (KeyError, ValidationError) as error:
             raise LedgerError(f"record {record.get('seq')} is not a decision: {error}", where=DECISIONS) from error
-        policy = str(record["policy"])
         replayed = POLICIES.get(policy, decide)(inputs)
         replays.append(Replayed(int(record["seq"]), str(record["at"]), policy, recorded, replayed, inputs))
     return replays

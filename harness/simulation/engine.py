@@ -285,7 +285,9 @@ class _Run:
                 yield self._decided
                 continue
             worker.finished.pop(problem, None)
-            yield from self._settle()
+            settling_s = 60.0 * self._settings.settling_min
+            self._agent_s += settling_s
+            yield self._environment.timeout(settling_s)
             gained, submissions = False, 0
             while worker.problem == problem:
                 gained |= yield from self._submit(worker, self._standings[problem])
@@ -296,11 +298,6 @@ class _Run:
                         worker.resting = problem
                         break
                     gained, submissions = False, 0
-
-    def _settle(self) -> Generator[simpy.Event, object, None]:
-        seconds = 60.0 * self._settings.settling_min
-        self._agent_s += seconds
-        yield self._environment.timeout(seconds)
 
     def _submit(self, worker: _SimulatedWorker, standing: SimulatedStanding) -> Generator[simpy.Event, object, bool]:
         """Simulate the agent's work, the queue and the judging of one submission. Return true for a gain."""

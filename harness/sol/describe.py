@@ -10,10 +10,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
-
 from harness.errors import HarnessError
 from harness.formats.problems import load_problem
+from harness.model.base_models import StrictModel
 from harness.model.device_description import BoundDescription, DeviceDescription
 from harness.sol.cpu import cpu_information
 from harness.sol.hardware import CPU, Hardware
@@ -33,10 +32,8 @@ _LISTED = {"h100", "h200", "b200"}
 """Targets of these compute capabilities."""
 
 
-class DescribeRequest(BaseModel):
+class DescribeRequest(StrictModel):
     """A request for a problem's bounds and the device's figures."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     problem_dir: Path
     problem: str
@@ -93,7 +90,8 @@ def _cpu_lines(machine: Hardware) -> list[str]:
     cached = f", {machine.cached_gbs:,.0f} GB/s within the L2 cache" if machine.cached_gbs else ""
     lines.append(f"measured with one thread: {machine.bandwidth_gbs:,.1f} GB/s of memory{cached}")
     lines.append(f"arithmetic of one thread, GFLOP/s: {_rates(machine, scale=1e3)}")
-    data_caches = [cache for cache in sorted(_CACHES.glob("index*")) if _text(cache / "type") != "Instruction"]
+    sizes = sorted(_CACHES.glob("index*/size"))  # a virtual machine may not know the size of a cache
+    data_caches = [size.parent for size in sizes if _text(size.with_name("type")) != "Instruction"]
     caches = [f"L{_text(cache / 'level')} {_text(cache / 'size')}" for cache in data_caches]
     if caches:
         lines.append(f"caches: {', '.join(caches)}")

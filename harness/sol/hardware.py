@@ -10,10 +10,11 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.resources import files
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from harness.errors import ConfigurationError
 from harness.formats.bounded import DOCUMENT_BYTES, load_yaml
+from harness.model.base_models import StrictModel
 
 CPU = "cpu"
 _FORMAT = 1
@@ -44,11 +45,7 @@ def widest(dtypes: Iterable[str]) -> str | None:
     return max(dtypes, key=lambda dtype: WIDTHS.get(dtype, 0), default=None)
 
 
-class _Figures(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Peaks(_Figures):
+class Peaks(StrictModel):
     """Dense rates in TFLOP/s by dtype; `tf32` is for float32 operands that are truncated to it."""
 
     tensor: Mapping[str, float] = Field(default_factory=dict)
@@ -57,7 +54,7 @@ class Peaks(_Figures):
     """Rates of vector units."""
 
 
-class Attainable(_Figures):
+class Attainable(StrictModel):
     """Best measured rates, which are below those of the datasheet."""
 
     bandwidth_gbs: float
@@ -66,7 +63,7 @@ class Attainable(_Figures):
     """TFLOP/s of matrix units by dtype."""
 
 
-class Hardware(_Figures):
+class Hardware(StrictModel):
     """Figures of one kind of device: from the datasheet of a GPU, or measured on one CPU core."""
 
     target: str = ""

@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from harness.errors import FormatError
 from harness.formats.bounded import load_json_file
+from harness.model.base_models import StrictModel
 from harness.model.paths import is_target
 from harness.sol.hardware import Hardware, Peaks
 from harness.workspace.directories import user_cache
@@ -43,10 +44,8 @@ Source: CUDA C++ Programming Guide, arithmetic throughput.
 """
 
 
-class GpuRates(BaseModel):
+class GpuRates(StrictModel):
     """Stored result of one measurement of a GPU."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     format: Literal[1] = 1
     target: str

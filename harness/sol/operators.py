@@ -65,12 +65,8 @@ _PER_ELEMENT = {
 HIDDEN_BELOW = -1e4
 """Values of an additive mask at or below this one hide the scores that they are added to: softmax makes them zero."""
 SOFTMAX_OPERATIONS = _PER_ELEMENT["_softmax"]
-_OPERANDS = {
-    "mm": (0, 1), "bmm": (0, 1), "_scaled_mm": (0, 1), "_scaled_mm_v2": (0, 1), "_int_mm": (0, 1), "addmm": (1, 2),
-    "baddbmm": (1, 2), "mv": (0, 1), "dot": (0, 1), "vdot": (0, 1), "addmv": (1, 2), "_grouped_mm": (0, 1),
-    "_scaled_grouped_mm": (0, 1), "addbmm": (1, 2), "addr": (1, 2),
-}  # fmt: skip
-"""Positions of a product's two operands; in every other product they are the first two arguments."""
+_ADDING = {"addmm", "baddbmm", "addmv", "addbmm", "addr"}
+"""Products that are added to their first argument; the next two are the operands. Others begin with the operands."""
 _VECTOR_PRODUCTS = {"mv": 0, "addmv": 1, "dot": 0, "vdot": 0}
 """Products that are not in torch's table: position of the matrix, which has two operations per element."""
 _PLAIN = {"_grouped_mm", "_scaled_grouped_mm", "_int_mm", "_scaled_mm", "_scaled_mm_v2"}
@@ -93,8 +89,8 @@ def product_operands(name: str, args: Sequence[Untyped]) -> tuple[torch.Tensor, 
         name: name of the operator.
         args: its arguments.
     """
-    first, second = _OPERANDS.get(name, (0, 1))
-    return args[first], args[second]
+    first = 1 if name in _ADDING else 0
+    return args[first], args[first + 1]
 
 
 def product_operations(call: OperatorCall) -> int:

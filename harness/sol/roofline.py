@@ -170,17 +170,16 @@ def _traced(problem: Problem, workload: Workload, limits: Any, *, seed: int) -> 
 
     run, namespace = _reference(problem.definition.reference, str(problem.directory / "definition.json"))
     source = TraceInputs(problem, workload, limits)
-    updated = frozenset(problem.definition.updates.values())
-    make = namespace[str(problem.definition.custom_inputs_entrypoint)] if source.is_custom else None
+    make = namespace[str(problem.definition.custom_inputs_entrypoint)] if workload.is_custom else None
     try:
-        inputs = source.custom(make, seed) if source.is_custom else source.without_values()
-        return trace(run, inputs, source, updated=updated, limits=limits)
+        inputs = source.custom(make, seed) if workload.is_custom else source.without_values()
+        return trace(run, inputs, source)
     except (LimitReachedError, FormatError):
         raise
     except Exception as error:  # noqa: BLE001 - an operator without a meta kernel, or control flow that depends on values
         try:
-            inputs = source.custom(make, seed, everything=True) if source.is_custom else source.with_values()
-            return trace(run, inputs, source, updated=updated, everything=True, limits=limits)
+            inputs = source.custom(make, seed, everything=True) if workload.is_custom else source.with_values()
+            return trace(run, inputs, source, everything=True)
         except LimitReachedError as limit:
             failure = one_line(f"{type(error).__name__}: {error}", _MAX_CHARACTERS)
             raise LimitReachedError(f"{limit}; without values it fails with {failure}") from error

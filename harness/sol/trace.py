@@ -20,7 +20,7 @@ from harness.sol.liveness import Liveness
 from harness.sol.operators import GATHERING, OVERWRITING, SCATTERING, SELECTING, SHAPED_LIKE, is_product
 from harness.sol.step_recording import StepRecording
 from harness.sol.steps import Step
-from harness.sol.tensor_values import AnalysisLimits, TensorValues
+from harness.sol.tensor_values import TensorValues
 from harness.sol.trace_inputs import TraceInputs
 
 _Tensors = list[torch.Tensor]
@@ -46,33 +46,23 @@ class Trace:
     """Number of executed operators."""
 
 
-def trace(
-    run: Untyped,
-    inputs: Mapping[str, Untyped],
-    source: TraceInputs,
-    *,
-    updated: frozenset[str] = frozenset(),
-    everything: bool = False,
-    limits: AnalysisLimits,
-) -> Trace:
+def trace(run: Untyped, inputs: Mapping[str, Untyped], source: TraceInputs, *, everything: bool = False) -> Trace:
     """Run `run(*inputs)` and return its trace.
 
     Args:
         run: the reference.
         inputs: tensors (meta or with values) and Python scalars, in the order of the arguments.
-        source: source of the inputs, with knowledge about their values.
-        updated: inputs that the reference may change in place.
+        source: source of the inputs, with knowledge about their values and limits of time and memory.
         everything: execute every operator with values.
-        limits: limits of time and memory.
 
     Raises:
         LimitReachedError: the analysis uses too much time or memory.
     """
-    values = TensorValues(limits, everything=everything)
+    values = TensorValues(source.limits, everything=everything)
     tensors = {name: value for name, value in inputs.items() if isinstance(value, torch.Tensor)}
     for name in source.invented & set(tensors):
         values.invent(tensors[name])
-    recorder = _OperationRecorder(tensors, values, updated)
+    recorder = _OperationRecorder(tensors, values, set(source.problem.definition.updates.values()))
     for name, share in source.visible_shares.items():
         recorder.recording.set_visible_share(tensors[name], share)
     with torch.no_grad(), recorder, _Functions(recorder):
@@ -81,7 +71,7 @@ def trace(
 
 
 class _OperationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    def __init__(self, inputs: Mapping[str, torch.Tensor], values: TensorValues, updated: frozenset[str]) -> None:
+    def __init__(self, inputs: Mapping[str, torch.Tensor], values: TensorValues, updated: set[str]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.values = values
         self.recording = StepRecording(values)

@@ -7,10 +7,10 @@ import math
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from harness.formats.tensors import find_tensor_file, read_tensor
-from harness.model.problem import CustomInput, Problem, SafetensorsInput, ScalarInput, Workload
+from harness.model.problem import Problem, SafetensorsInput, ScalarInput, Workload
 from harness.sol.arguments import Untyped, is_composite
 from harness.sol.operators import HIDDEN_BELOW, is_product
+from harness.sol.problem_tensors import tensor_of_file, torch_dtype
 from harness.sol.tensor_values import DRAWN_FLOATS, AnalysisLimits, TensorValues, max_known_elements
 
 _INVENTED_ELEMENTS = 2**20
@@ -28,10 +28,9 @@ class TraceInputs:
     """
 
     def __init__(self, problem: Problem, workload: Workload, limits: AnalysisLimits) -> None:
-        self._problem = problem
+        self.problem = problem
         self._workload = workload
-        self._roots = [root for root in (problem.directory, problem.data_root) if root is not None]
-        self._limits = limits
+        self.limits = limits
         self._sizes = problem.sizes(workload)
         self.invented: set[str] = set()
         """Inputs whose values are placeholders."""
@@ -40,25 +39,20 @@ class TraceInputs:
         self.has_random_values = False
         """Some values depend on random numbers."""
 
-    @property
-    def is_custom(self) -> bool:
-        """True if code of the problem creates the inputs."""
-        return any(isinstance(source, CustomInput) for source in self._workload.inputs.values())
-
     def without_values(self) -> dict[str, Untyped]:
         """Return meta tensors and scalars; integers of files have their values, and small random ones are zeros."""
         inputs: dict[str, Untyped] = {}
         self.invented = set()
-        for name, spec in self._problem.definition.inputs.items():
+        for name, spec in self.problem.definition.inputs.items():
             source = self._workload.inputs.get(name)
-            dtype, shape = _torch_dtype(spec.dtype), self._problem.shape(spec, self._sizes)
+            dtype, shape = torch_dtype(spec.dtype), self.problem.shape(spec, self._sizes)
             needs_values = not dtype.is_floating_point and math.prod(shape) <= max_known_elements(dtype)
             if isinstance(source, ScalarInput):
                 inputs[name] = source.value
             elif isinstance(source, SafetensorsInput) and needs_values:
                 inputs[name] = self._from_file(source)
             elif needs_values and math.prod(shape) <= _INVENTED_ELEMENTS:
-                self._limits.take(math.prod(shape) * dtype.itemsize)
+                self.limits.take(math.prod(shape) * dtype.itemsize)
                 inputs[name] = torch.zeros(shape, dtype=dtype)
                 self.invented.add(name)
             else:
@@ -73,13 +67,13 @@ class TraceInputs:
         """
         inputs: dict[str, Untyped] = {}
         self.invented = set()
-        for name, spec in self._problem.definition.inputs.items():
+        for name, spec in self.problem.definition.inputs.items():
             source = self._workload.inputs.get(name)
             if isinstance(source, ScalarInput):
                 inputs[name] = source.value
                 continue
-            dtype, shape = _torch_dtype(spec.dtype), self._problem.shape(spec, self._sizes)
-            self._limits.take(math.prod(shape) * dtype.itemsize)
+            dtype, shape = torch_dtype(spec.dtype), self.problem.shape(spec, self._sizes)
+            self.limits.take(math.prod(shape) * dtype.itemsize)
             if isinstance(source, SafetensorsInput) and not dtype.is_floating_point:
                 inputs[name] = self._from_file(source)
             else:
@@ -99,14 +93,13 @@ class TraceInputs:
         Raises:
             LimitReachedError: the creation takes too much time or memory.
         """
-        sources = self._workload.inputs
-        scalars = {name: source.value for name, source in sources.items() if isinstance(source, ScalarInput)}
-        values = TensorValues(self._limits, known_floats=DRAWN_FLOATS, everything=everything)
+        scalars = self._workload.scalars
+        values = TensorValues(self.limits, known_floats=DRAWN_FLOATS, everything=everything)
         with torch.random.fork_rng(devices=[]), torch.no_grad(), _InputCreation(values):
             torch.manual_seed(seed)
             created = make({**self._sizes, **scalars}, torch.device("cpu"))
         self.has_random_values = values.randomness
-        inputs = {name: created[name] if name in created else scalars[name] for name in self._problem.definition.inputs}
+        inputs = {name: created[name] if name in created else scalars[name] for name in self.problem.definition.inputs}
         tensors = {name: value for name, value in inputs.items() if isinstance(value, torch.Tensor)}
         self.invented = {name for name, value in tensors.items() if not value.is_meta and not values.is_known(value)}
         return inputs if everything else {name: self._without_floats(name, value) for name, value in inputs.items()}
@@ -119,12 +112,9 @@ class TraceInputs:
         return torch.empty(value.shape, dtype=value.dtype, device="meta")
 
     def _from_file(self, source: SafetensorsInput) -> torch.Tensor:
-        """Return a tensor of a file, of which only the tensor's bytes are read."""
-        data, dtype, shape = read_tensor(find_tensor_file(source.path, self._roots), source.tensor_key)
-        self._limits.take(len(data))
-        if not data:
-            return torch.zeros(shape, dtype=_torch_dtype(dtype))
-        return torch.frombuffer(bytearray(data), dtype=torch.uint8).view(_torch_dtype(dtype)).view(shape)
+        tensor = tensor_of_file(self.problem, source)
+        self.limits.take(tensor.nbytes)
+        return tensor
 
 
 class _InputCreation(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -140,11 +130,6 @@ class _InputCreation(TorchDispatchMode):  # type: ignore[no-untyped-call]
             with self:
                 return func.decompose(*args, **kwargs)
         return self.values.run(func, args, kwargs)
-
-
-def _torch_dtype(name: str) -> torch.dtype:
-    """Return torch's dtype for a dtype of a definition, which has the same name."""
-    return getattr(torch, name)  # type: ignore[no-any-return]
 
 
 def _placeholder(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

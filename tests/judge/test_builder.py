@@ -53,6 +53,19 @@ def test_the_same_sources_are_compiled_once(sample_problem: Problem, tmp_path: P
     assert len(paths) == 3
 
 
+@pytest.mark.parametrize("content", ["", "[]", "{}"])
+def test_an_artefact_with_a_damaged_index_is_built_again(tmp_path: Path, content: str) -> None:
+    def make(scratch: Path) -> Path:
+        (scratch / "artefact").write_text("code")
+        return scratch / "artefact"
+
+    built = builder.cached_artefact(tmp_path, "key", make)
+    assert builder.cached_artefact(tmp_path, "key", make) == builder.Built(built.path, cached=True)
+    built.path.with_suffix(".json").write_text(content)
+    assert builder.cached_artefact(tmp_path, "key", make) == builder.Built(built.path, cached=False)
+    assert builder.cached_artefact(tmp_path, "key", make).cached
+
+
 def test_an_artefact_that_was_tampered_with_is_not_used(sample_problem: Problem, tmp_path: Path) -> None:
     directory = write_cpp(tmp_path / "solution")
     built = _build(sample_problem, directory, tmp_path / "cache")

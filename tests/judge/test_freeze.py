@@ -304,3 +304,10 @@ def _has_ended(sandbox: SandboxProcesses) -> bool:
         return Path(f"/proc/{sandbox.runner}/stat").read_text().rpartition(") ")[2][0] in "ZX"
     except OSError:
         return True
+
+
+def test_a_sandbox_whose_command_has_ended_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with confined("import time; time.sleep(60)", tmp_path) as (sandbox, _):
+        monkeypatch.setattr(SandboxProcesses, "_members", lambda _: [sandbox.first])
+        with pytest.raises(FreezeError, match="the sandbox ended before it began"):
+            SandboxProcesses.of(sandbox.first, isolated=True)

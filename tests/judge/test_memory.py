@@ -6,8 +6,10 @@ import mmap
 import os
 from pathlib import Path
 
+import pytest
 import torch
 
+from harness.judge.devices import cpu
 from harness.judge.input_data.layout import Field, Layout
 from harness.judge.shared_memory import OutputPool, Region, poison_outputs
 
@@ -19,6 +21,19 @@ def test_outputs_of_a_runner_are_empty_for_the_next() -> None:
         region.all.fill_(7)
         pool.take_back(region)
     assert not any(pool.lend().all.any() for _ in range(5))
+
+
+def test_the_memory_of_timed_runners_remains_if_a_check_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: int) -> OutputPool:
+        raise OSError("no memory")
+
+    device = cpu.CpuDevice.__new__(cpu.CpuDevice)
+    timed_regions = {"_inputs": Region(1, sealed=True), "_spare_outputs": OutputPool(1)}
+    vars(device).update(timed_regions)
+    monkeypatch.setattr(cpu, "OutputPool", refuse)
+    with pytest.raises(OSError, match="no memory"), device.temporary_memory([Layout((), (), 4096, 4096, ())]):
+        pass
+    assert vars(device) == timed_regions
 
 
 def test_all_memory_is_allocated_before_use() -> None:

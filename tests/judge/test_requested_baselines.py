@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from harness.errors import FormatError
 from harness.formats.problems import load_problem
 from harness.judge.baseline import baseline_runners, baselines
 from harness.judge.input_data.inputs import InputSource
@@ -152,6 +153,19 @@ def test_each_library_has_its_runner_and_forms_of_the_reference_share_one(
     assert opponents.trusted(sample_problem, "library_torch_mul") is not library
     opponents.close()
     assert closed == [FACTOR, SCALE, FACTOR]
+
+
+def test_a_malformed_launch_plan_of_the_own_baseline_is_a_failure_of_that_baseline(
+    monkeypatch: pytest.MonkeyPatch, scale: Path, tmp_path: Path
+) -> None:
+    def refuse(*_: object, **__: object) -> Staged:
+        raise FormatError("grid: expected three numbers")
+
+    write_cpp(scale / "baseline")
+    monkeypatch.setattr(baseline_runners, "stage_solution", refuse)
+    device: Any = SimpleNamespace(languages=("cpp",), target="cpu")
+    with pytest.raises(BaselineFailed, match="baseline/ is malformed: grid: expected three numbers"):
+        baseline_runners.Opponents(device, tmp_path, "none").own(load_problem(scale))
 
 
 @pytest.mark.slow

@@ -57,7 +57,8 @@ class Machine:
         device.trust.return_value = Trust.BOUNDED
         sets.stress.return_value = ("large", "small", "zeros")
         self.device, self.memory, self.sets, self.checker = device, memory, sets, checker
-        rounds = Rounds(memory, sets, checker, baseline, candidate, Deadline(1e6))
+        checker.sets = sets
+        rounds = Rounds(memory, checker, baseline, candidate, Deadline(1e6))
         rounds.time_single_calls()
         return rounds
 

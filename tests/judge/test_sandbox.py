@@ -11,9 +11,10 @@ import pytest
 
 from harness.errors import ConfigurationError
 from harness.judge.isolation.resource_limits import SandboxLimits
-from harness.judge.isolation.sandbox import Binds, check
+from harness.judge.isolation.sandbox import Binds, check, launch
 from harness.judge.isolation.seccomp import program
 from harness.judge.shared_memory import Region
+from harness.model.config import SandboxKind
 from tests.judge.confined import confined, stderr_of
 from tests.waiting import wait_until
 
@@ -68,6 +69,22 @@ def test_only_private_scratch_is_writable(tmp_path: Path) -> None:
     )
     assert output.split() == ["/tmp/x", "/dev/shm/x"]
     assert (stage / "file").read_text() == "original"
+
+
+@pytest.mark.parametrize("kind", ["bubblewrap", "none"])
+def test_a_command_whose_limits_cannot_be_set_does_not_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: SandboxKind
+) -> None:
+    first_processes: list[int] = []
+
+    def refuse(pid: int, _: SandboxLimits) -> None:
+        first_processes.append(pid)
+        raise OSError("no limits")
+
+    monkeypatch.setattr("harness.judge.isolation.sandbox.apply_limits", refuse)
+    with (tmp_path / "stderr").open("w+b") as stderr, pytest.raises(OSError, match="no limits"):
+        launch(kind, ["/bin/sleep", "60"], binds=Binds(), limits=SandboxLimits(), env={}, stderr=stderr)
+    assert not Path(f"/proc/{first_processes[0]}").exists()
 
 
 def test_there_is_no_network(tmp_path: Path) -> None:

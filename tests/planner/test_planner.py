@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import ConfigurationError
+from harness.errors import ConfigurationError, LedgerError
 from harness.git.branch_commits import Change, Read
 from harness.git.repo import Repo
 from harness.ledger.coordination import read_assignments
@@ -292,6 +292,16 @@ def test_a_decision_that_comes_out_differently_is_an_answer_of_no(site: Site) ->
     completed = site.call("planner", "--replay")
     assert completed.returncode == 1
     assert "1 of 1 decisions differ from the recorded ones" in completed.stdout
+
+
+def test_a_decision_without_its_author_is_reported_by_its_number(site: Site) -> None:
+    inputs = PolicyInputs(problems=(), workers=())
+    record = {"run": "main", "inputs": inputs.model_dump(mode="json"), "decision": {"assignments": [], "reasons": {}}}
+    with Repo(site.workspace) as repo, Ledger(site.workspace, repo, branch="main", writer="planner") as ledger:
+        ledger.append_record(DECISIONS, record)
+        ledger.flush(force=True)
+        with pytest.raises(LedgerError, match="record 1 is not a decision: 'policy'"):
+            replay(site.workspace, repo, Config())
 
 
 def test_one_planner_a_repository(site: Site) -> None:

@@ -21,8 +21,9 @@ from harness.corpus.deep_check.small_judge import Outputs, OutputsOf
 from harness.corpus.deep_check.torch_calls import Function, InterceptedCalls
 from harness.formats.library_baselines import LibraryBaseline, library_baselines
 from harness.judge.precision import outputs_in
-from harness.judge.reference import Reference, Value, by_name, torch_dtype
+from harness.judge.reference import Reference, Value, by_name
 from harness.model.problem import Problem
+from harness.sol.problem_tensors import torch_dtype
 
 _RUNS_ON_CPUS = frozenset({"torch", *sys.stdlib_module_names})
 

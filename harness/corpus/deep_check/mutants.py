@@ -17,8 +17,9 @@ from harness.corpus.deep_check.source_changes import epsilons, with_epsilon
 from harness.corpus.deep_check.torch_calls import rounded, square_operands, with_rounded_results, with_transposed
 from harness.judge.input_data.roles import Role, purpose_of
 from harness.judge.precision import FACTOR
-from harness.judge.reference import Reference, Value, load_reference, torch_dtype
+from harness.judge.reference import Reference, Value, load_reference
 from harness.model.problem import Problem, Workload
+from harness.sol.problem_tensors import torch_dtype
 
 SKIPPED_INPUT = "skipped input"
 _ONES = frozenset({

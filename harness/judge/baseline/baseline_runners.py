@@ -86,15 +86,13 @@ class Opponents:
         """
         try:
             solution = load_solution(problem.directory / BASELINE_DIRECTORY)
-        except FormatError as error:
-            raise BaselineFailed(f"baseline/ is malformed: {error}") from None
-        language = solution.spec.language
-        if language not in self._device.languages:
-            raise BaselineFailed(f"baseline/ is in {language}, which does not run on the device {self._device.target}")
-        try:
+            language, device = solution.spec.language, self._device
+            if language not in device.languages:
+                raise BaselineFailed(f"baseline/ is in {language}, which does not run on the device {device.target}")
             staged = stage_solution(problem, solution, cache_dir=self._cache_dir, sandbox=self._sandbox)
-            runner = self._device.runner(needs_torch=staged.needs_torch)
-            return load(self._device, runner, staged, trusted=False)
+            return load(device, device.runner(needs_torch=staged.needs_torch), staged, trusted=False)
+        except FormatError as error:  # also of a launch plan
+            raise BaselineFailed(f"baseline/ is malformed: {error}") from None
         except BuildFailed as failure:
             raise BaselineFailed(f"baseline/ does not build: {failure.reason}") from None
         except RunnerFailed as failure:

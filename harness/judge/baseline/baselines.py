@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from harness.judge.baseline.baseline_runners import COMPILED, Opponents, has_own_baseline
+from harness.judge.baseline.slowdown import PATIENCE_S, timed_call_ns
 from harness.judge.checks import WorkloadCheck, WorkloadSets
 from harness.judge.clock import calls_for, per_call_ns
 from harness.judge.devices.interface import Device, Memory
+from harness.judge.evaluation import Progress, Resources
 from harness.judge.input_data.inputs import InputSource
 from harness.judge.input_data.layout import layout_of
 from harness.judge.reference import Reference
@@ -20,7 +22,6 @@ from harness.model.interval import geometric_mean
 from harness.model.judging import (
     Baselines,
     Cost,
-    EnvironmentRecord,
     JudgeAnswer,
     JudgeProgress,
     JudgeRequest,
@@ -32,17 +33,10 @@ from harness.model.problem import Problem, Workload
 from harness.model.verdict import Verdict
 
 _BATCHES = 7
-_PATIENCE_S = 60.0
 
 
 def measure(
-    request: JudgeRequest,
-    problem: Problem,
-    reference: Reference,
-    device: Device,
-    environment: EnvironmentRecord,
-    opponents: Callable[[Device], Opponents],
-    progress: Callable[[JudgeProgress], None],
+    judge: Resources, request: JudgeRequest, problem: Problem, reference: Reference, progress: Progress
 ) -> JudgeAnswer:
     """Time and check every variant on every workload with each of the device's clocks. The fastest is the baseline.
 
@@ -50,23 +44,22 @@ def measure(
     cannot run on this machine is null, and the environment has the reason, such as a missing compiler.
 
     Args:
+        judge: its device, its runners of baselines, and its environment, to which the answer adds the reasons for
+            missing variants.
         request: the request.
         problem: the problem.
         reference: of the problem.
-        device: the device with its own clock.
-        environment: of the judge; the answer's has the reasons for missing variants in addition.
-        opponents: returns the runners of baselines on a clock.
         progress: receives the progress.
 
     Raises:
         BaselineFailed: the reference itself, run eagerly on the device's own clock, fails.
     """
-    begin = time.monotonic()
+    begin, device = time.monotonic(), judge.device
     source = InputSource(problem, reference=reference, device=device.memory_on, copy_all=device.copy_all)
 
     def bench(clock: Device, stage: str) -> Bench:
         extra = requested_variants(problem, device.target, request.more_variants)
-        return Bench(request.id, problem, reference, source, clock, opponents(clock), stage, progress, extra)
+        return Bench(request.id, problem, reference, source, clock, judge.opponents(clock), stage, progress, extra)
 
     first = bench(device, "baseline")
     times = first.times(must_run="eager")
@@ -84,7 +77,9 @@ def measure(
         workloads=results,
         summary=Summary(passed=len(results), of=len(results)),
         device=device.record(),
-        environment=environment.model_copy(update={name: reasons for name, reasons in missing.items() if reasons}),
+        environment=judge.environment.model_copy(
+            update={name: reasons for name, reasons in missing.items() if reasons}
+        ),
         cost=Cost(judge_s=round(time.monotonic() - begin, 3)),
         baselines=times,
         sealed_baselines=sealed,
@@ -102,7 +97,7 @@ class Bench:
     clock: Device
     opponents: Opponents
     stage: str
-    progress: Callable[[JudgeProgress], None]
+    progress: Progress
     extra: tuple[Variant, ...] = ()
     """Variants in addition to the usual ones. One that fails on a workload is not tried on later ones."""
     missing: dict[Variant, str] = field(default_factory=dict)
@@ -187,15 +182,12 @@ def _variant(memory: Memory, side: Side, sets: WorkloadSets, check: WorkloadChec
     sets.fill([memory.views(0)])
     side.batch(memory, range(1), side.first_call_s)
     _check(memory, side, check, 0)
-    single = min(per_call_ns(side.batch(memory, range(1), _PATIENCE_S), 1, calibration) for _ in range(3))
+    single = min(per_call_ns(side.batch(memory, range(1), PATIENCE_S), 1, calibration) for _ in range(3))
     calls = calls_for(single, memory.capacity, calibration)
     times = []
     for _ in range(_BATCHES):
-        sets.fill([memory.views(slot) for slot in range(calls)])
-        with side.device.timing():
-            batch = side.batch(memory, range(calls), _PATIENCE_S)
+        times.append(timed_call_ns(side, memory, sets, calls))
         _check(memory, side, check, calls - 1)
-        times.append(per_call_ns(batch, calls, calibration))
     times.sort()
     return geometric_mean(times[1:-2]) / 1e3  # without the shortest and the two longest: a disturbance only adds time
 

@@ -22,7 +22,8 @@ from harness.model.judging import Variant
 from harness.model.problem import Workload
 
 _BATCHES = 6
-_PATIENCE_S = 60.0
+PATIENCE_S = 60.0
+"""Seconds that a batch of a baseline may take."""
 _NOISE_ERRORS = 3.0
 """Standard errors up to which a difference counts as noise."""
 _LEAST = math.log(1.03)
@@ -49,15 +50,27 @@ def time_baseline_alone(
     side.prepare(workload, layout, memory.capacity, variant)
     sets.fill([memory.views(0)])
     side.batch(memory, range(1), side.first_call_s)
-    single_call_ns = per_call_ns(side.batch(memory, range(1), _PATIENCE_S), 1, calibration)
+    single_call_ns = per_call_ns(side.batch(memory, range(1), PATIENCE_S), 1, calibration)
     calls = calls_for(single_call_ns, memory.capacity, calibration)
-    times: list[float] = []
-    for _ in range(_BATCHES):
-        sets.fill([memory.views(slot) for slot in range(calls)])
-        with side.device.timing():
-            batch = side.batch(memory, range(calls), _PATIENCE_S)
-        times.append(per_call_ns(batch, calls, calibration))
-    return tuple(times)
+    return tuple(timed_call_ns(side, memory, sets, calls) for _ in range(_BATCHES))
+
+
+def timed_call_ns(side: Side, memory: Memory, sets: WorkloadSets, calls: int) -> float:
+    """Return the nanoseconds per call of one batch of a baseline with fresh inputs.
+
+    Args:
+        side: the baseline's runner, prepared for the workload.
+        memory: of the workload.
+        sets: writes its inputs.
+        calls: number of calls of the batch.
+
+    Raises:
+        RunnerFailed: the baseline broke.
+    """
+    sets.fill([memory.views(slot) for slot in range(calls)])
+    with side.device.timing():
+        batch = side.batch(memory, range(calls), PATIENCE_S)
+    return per_call_ns(batch, calls, side.device.calibration)
 
 
 def slowed_by(alone_ns: Sequence[float], beside_ns: Sequence[float]) -> float:

@@ -20,14 +20,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import IO
 
-from harness.errors import ConfigurationError
+from harness.errors import ConfigurationError, FormatError
 from harness.failpoints import failpoint
 from harness.formats.bounded import load_json_file
 from harness.judge.isolation.resource_limits import GIB, SandboxLimits
@@ -206,7 +206,7 @@ def cached_artefact(cache_dir: Path, key: str, make: Callable[[Path], Path]) -> 
     """
     store = cache_dir / "artefacts"
     artefact, index = store / f"{key}.so", store / f"{key}.json"
-    if artefact.is_file() and index.is_file():
+    with suppress(OSError, FormatError, KeyError, TypeError):  # missing, or damaged by a loss of power
         facts = load_json_file(index)
         if facts["sha256"] == _digest(artefact):
             return Built(artefact, cached=True, messages=str(facts.get("messages", "")))
@@ -269,6 +269,19 @@ def files_of(solution: Solution) -> dict[str, Path]:
     return {name: solution.directory / name for name in solution.sources}
 
 
+def copy_files(files: Mapping[str, Path], directory: Path) -> None:
+    """Copy files to a directory.
+
+    Args:
+        files: relative path in the directory -> the file.
+        directory: directories below it are created.
+    """
+    for name, file in files.items():
+        target = directory / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, target)
+
+
 def compiled(files: Mapping[str, Path], compilation: Compilation, scratch: Path, sandbox: SandboxKind) -> Path:
     """Run a compilation in a new sandbox, and return its output directory, which is below `scratch`.
 
@@ -289,10 +302,7 @@ def compiled(files: Mapping[str, Path], compilation: Compilation, scratch: Path,
     sources, output, request = scratch / "sources", scratch / "output", scratch / "request.json"
     output.mkdir()
     sources.mkdir()
-    for name, file in files.items():
-        target = sources / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(file, target)
+    copy_files(files, sources)
     confined = sandbox == "bubblewrap"
     on_host = BuildPaths(str(sources), str(output), str(request))
     paths = BuildPaths("/sources", "/output", "/request.json") if confined else on_host

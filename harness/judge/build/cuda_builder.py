@@ -119,10 +119,8 @@ def plans_of(problem: Problem, solution: Solution) -> dict[str, ResolvedPlan]:
             )
 
     def plan(workload: Workload) -> ResolvedPlan:
-        scalars = {name: value.value for name, value in workload.inputs.items() if isinstance(value, ScalarInput)}
-        return resolve(
-            launches, spaces, problem.definition, problem.sizes(workload), scalars, dict(spec.params), device
-        )
+        sizes = problem.sizes(workload)
+        return resolve(launches, spaces, problem.definition, sizes, workload.scalars, dict(spec.params), device)
 
     device = device_limits()
     return {workload.uuid: plan(workload) for workload in problem.workloads}

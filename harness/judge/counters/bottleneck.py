@@ -30,6 +30,15 @@ _HINTS = {
     "dispatch stall": "the dispatcher",
 }
 """Stall reason -> resource that the warps wait for, and a remedy."""
+_FEWER_BYTES = "only fewer bytes through it help (reuse in registers, wider accesses, fewer bank conflicts)"
+_REMEDIES: dict[Bottleneck, str] = {
+    "tensor cores": "only fewer or narrower products help",
+    "memory bandwidth": "only fewer bytes help (fusion, narrower types, no second read)",
+    "arithmetic": "only fewer instructions help, or tensor cores where products can use them",
+    "L2": _FEWER_BYTES,
+    "shared memory and L1": _FEWER_BYTES,
+}
+"""Unit at its peak -> remedy."""
 
 
 def with_bottleneck(counters: KernelCounters) -> KernelCounters:
@@ -46,7 +55,7 @@ def _bottleneck(counters: KernelCounters) -> tuple[Bottleneck | None, str]:
     unit = at_peak[0] if at_peak else max(units, key=lambda name: units[name])
     share = units[unit]
     if at_peak:
-        return unit, f"{unit} is the limit, at {share:.0%} of its peak: {_at_peak(unit)}"
+        return unit, f"{unit} is the limit, at {share:.0%} of its peak: {_REMEDIES[unit]}"
     if share < _BUSY and counters.waves is not None and counters.waves < _FEW_WAVES:
         return "too few blocks", (
             f"too few blocks: the launch has {counters.waves:.2f} waves of blocks, so multiprocessors stay idle: split "
@@ -72,16 +81,6 @@ def _units(counters: KernelCounters) -> dict[Bottleneck, float]:
         # The throughput of a multiprocessor is that of its busiest unit, here the tensor cores.
         del measured["arithmetic"]
     return measured
-
-
-def _at_peak(unit: Bottleneck) -> str:
-    if unit == "memory bandwidth":
-        return "only fewer bytes help (fusion, narrower types, no second read)"
-    if unit == "tensor cores":
-        return "only fewer or narrower products help"
-    if unit == "arithmetic":
-        return "only fewer instructions help, or tensor cores where products can use them"
-    return "only fewer bytes through it help (reuse in registers, wider accesses, fewer bank conflicts)"
 
 
 def _waits(counters: KernelCounters) -> str:

@@ -213,14 +213,15 @@ class CpuDevice(Device):
     def temporary_memory(self, layouts: Sequence[Layout]) -> Iterator[None]:
         """Replace the regions of the timed runners by regions of a few sets inside this context."""
         timed_regions = self._inputs, self._spare_outputs
-        self._inputs = Region(_sets_bytes([layout.input_stride for layout in layouts]), sealed=True)
-        self._spare_outputs = OutputPool(_sets_bytes([layout.output_stride for layout in layouts]))
-        try:
-            yield
-        finally:
-            self._inputs.close()
-            self._spare_outputs.close()
-            self._inputs, self._spare_outputs = timed_regions
+        with (
+            contextlib.closing(Region(_sets_bytes([layout.input_stride for layout in layouts]), sealed=True)) as inputs,
+            contextlib.closing(OutputPool(_sets_bytes([layout.output_stride for layout in layouts]))) as outputs,
+        ):
+            self._inputs, self._spare_outputs = inputs, outputs
+            try:
+                yield
+            finally:
+                self._inputs, self._spare_outputs = timed_regions
 
     def grant(self, runner: Runner, *, sealed: bool = False) -> tuple[dict[str, object], tuple[int, ...]]:
         """Give a runner the shared inputs and its own outputs, without data of an earlier runner; see `Device.grant`.

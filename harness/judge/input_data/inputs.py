@@ -17,11 +17,12 @@ from typing import NamedTuple
 
 import torch
 
+from harness.judge.input_data.layout import layout_of
 from harness.judge.input_data.random_values import dependent_values, independent_values
 from harness.judge.input_data.roles import Purpose, Role, purpose_of
-from harness.judge.input_data.safetensors import read_safetensors
-from harness.judge.reference import InvalidReferenceError, Reference, Value, load_reference, torch_dtype
-from harness.model.problem import CustomInput, Problem, SafetensorsInput, ScalarInput, TensorSpec, Workload
+from harness.judge.reference import InvalidReferenceError, Reference, Value, load_reference
+from harness.model.problem import Problem, SafetensorsInput, ScalarInput, Workload
+from harness.sol.problem_tensors import tensor_of_file, torch_dtype
 
 _SMALLEST_POOL, _LARGEST_POOL = 1 << 16, 1 << 22
 """Smallest and largest number of values of a pool."""
@@ -103,21 +104,17 @@ class InputSource:
         Raises:
             FormatError: an input cannot be created as the problem defines it.
         """
-        if self.is_custom(workload):
+        if workload.is_custom:
             return self._custom(workload)
-        sizes = self._problem.sizes(workload)
-        inputs = self._problem.definition.inputs
+        layout = layout_of(self._problem, workload)
         tensors = {
-            name: torch.empty(
-                self._problem.shape(spec, sizes), dtype=_storage_dtype(spec), device=self._device_of(spec)
+            field.name: torch.empty(
+                field.shape, dtype=field.torch_dtype, device="cpu" if field.scalar else self._device
             )
-            for name, spec in inputs.items()
+            for field in layout.inputs
         }
         self.refill(workload, tensors)
-        return {
-            name: tensors[name] if spec.shape is not None else _python(spec, tensors[name])
-            for name, spec in inputs.items()
-        }
+        return dict(zip(tensors, layout.input_values(tensors), strict=True))
 
     def refill(self, workload: Workload, into: Mapping[str, torch.Tensor]) -> None:
         """Overwrite tensors with new inputs.
@@ -129,7 +126,7 @@ class InputSource:
         Raises:
             FormatError: an input cannot be created as the problem defines it.
         """
-        if self.is_custom(workload):
+        if workload.is_custom:
             for name, value in self._custom(workload).items():
                 _put(into[name], value)
             return
@@ -148,7 +145,7 @@ class InputSource:
         Raises:
             FormatError: an input cannot be created as the problem defines it.
         """
-        if self._copy_all is None or self.is_custom(workload):
+        if self._copy_all is None or workload.is_custom:
             for into in sets:
                 self.refill(workload, into)
             return
@@ -201,10 +198,6 @@ class InputSource:
             source = begin + position % offsets * size
             pieces.append(Piece(source, target, count, plan.dtype, -factor if signed and word & 1 else factor))
 
-    def is_custom(self, workload: Workload) -> bool:
-        """Return true if code of the problem creates the inputs."""
-        return any(isinstance(specified, CustomInput) for specified in workload.inputs.values())
-
     def _random_inputs(self, workload: Workload) -> tuple[_Plan, ...]:
         plans = self._plans.get(workload.uuid)
         if plans is None:
@@ -234,7 +227,8 @@ class InputSource:
             return
         flat = target.view(-1)
         if role in _DEPENDENT:
-            flat.copy_(dependent_values(plan.purpose, count, self._generator()))
+            generator = torch.Generator(self._device).manual_seed(self._random.getrandbits(63))
+            flat.copy_(dependent_values(plan.purpose, count, generator))
             return
         row = plan.shape[-1] if plan.shape and role is Role.PROBABILITY else 1
         pool = self._pool_for(plan, count, row)
@@ -286,13 +280,6 @@ class InputSource:
                 self._pools[new_key] = independent_values(new_key[0], rows, row, generator).to(plan.dtype)
         return self._pools[key]
 
-    def _generator(self) -> torch.Generator:
-        return torch.Generator(self._device).manual_seed(self._random.getrandbits(63))
-
-    def _device_of(self, spec: TensorSpec) -> torch.device:
-        """Return the device of an input; a Python scalar remains on the host."""
-        return self._device if spec.shape is not None else torch.device("cpu")
-
     def _custom(self, workload: Workload) -> dict[str, Value]:
         definition = self._problem.definition
         self._reference = self._reference or load_reference(self._problem)
@@ -301,13 +288,10 @@ class InputSource:
                 "an input is `custom`, but there is no `custom_inputs_entrypoint`", where=definition.name
             )
         sizes = self._problem.sizes(workload)
-        scalars = {
-            name: specified.value for name, specified in workload.inputs.items() if isinstance(specified, ScalarInput)
-        }
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self._random.getrandbits(63))
             try:
-                inputs = self._reference.custom_inputs({**sizes, **scalars}, self._device)
+                inputs = self._reference.custom_inputs({**sizes, **workload.scalars}, self._device)
             except Exception as error:
                 raise InvalidReferenceError(
                     f"`{definition.custom_inputs_entrypoint}` raised {type(error).__name__}: {error}",
@@ -341,21 +325,8 @@ class InputSource:
     def _from_file(self, workload: Workload, name: str, specified: SafetensorsInput) -> Value:
         key = (specified.path, specified.tensor_key)
         if key not in self._files:
-            roots = [root for root in (self._problem.directory, self._problem.data_root) if root is not None]
-            self._files[key] = read_safetensors(specified.path, specified.tensor_key, roots)
+            self._files[key] = tensor_of_file(self._problem, specified)
         return self._checked(name, self._files[key], self._problem.sizes(workload))
-
-
-def _storage_dtype(spec: TensorSpec) -> torch.dtype:
-    """Return the dtype of an input in memory; a Python scalar always has 64 bits."""
-    dtype = torch_dtype(spec.dtype)
-    if spec.shape is not None:
-        return dtype
-    return torch.float64 if dtype.is_floating_point else torch.int64
-
-
-def _python(spec: TensorSpec, scalar: torch.Tensor) -> Value:
-    return bool(scalar.item()) if spec.dtype == "bool" else scalar.item()
 
 
 def _put(target: torch.Tensor, value: Value) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -12,9 +11,9 @@ import torch
 from harness.judge.reference import Value
 from harness.model.axes import ExprAxis, VarAxis
 from harness.model.problem import Problem, TensorSpec, Workload
+from harness.sol.problem_tensors import torch_dtype
 
 _ALIGN, _SLOT_ALIGN = 64, 4096
-_INTEGERS = {"int64", "int32", "int16", "int8"}
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,7 @@ class Field:
         """Element type; for a Python scalar, the type of its eight bytes."""
         if self.scalar:
             return torch.float64 if self.scalar == "float" else torch.int64
-        return getattr(torch, self.dtype)  # type: ignore[no-any-return]
+        return torch_dtype(self.dtype)
 
     def view(self, slot_bytes: torch.Tensor) -> torch.Tensor:
         """Return this field as a tensor on the bytes of a slot; a Python scalar is a 0-d tensor of 64 bits."""
@@ -127,16 +126,17 @@ def calibration_layout(inputs: int, size: int, axes: tuple[int, ...] = ()) -> La
 def _place(specs: Mapping[str, TensorSpec], problem: Problem, sizes: dict[str, int]) -> tuple[tuple[Field, ...], int]:
     fields, end = [], 0
     for name, spec in specs.items():
-        shape = problem.shape(spec, sizes)
-        kind: Literal["int", "bool", "float"] | None = None
-        dtype, size = spec.dtype, 8
-        if spec.shape is None:
-            kind = "int" if dtype in _INTEGERS else "bool" if dtype == "bool" else "float"
-        else:
-            size = math.prod(shape) * getattr(torch, dtype).itemsize
-        fields.append(Field(name, dtype, shape, end, size, kind, spec.x_updates))
+        kind = _scalar_kind(spec.dtype) if spec.shape is None else None
+        size = problem.nbytes(spec, sizes) if kind is None else 8
+        fields.append(Field(name, spec.dtype, problem.shape(spec, sizes), end, size, kind, spec.x_updates))
         end = _round_up(end + size, _ALIGN)
     return tuple(fields), max(end, 8)
+
+
+def _scalar_kind(dtype: str) -> Literal["int", "bool", "float"]:
+    if dtype == "bool":
+        return "bool"
+    return "int" if dtype.startswith("int") else "float"
 
 
 def _round_up(value: int, align: int) -> int:

@@ -93,7 +93,6 @@ _WORDS: tuple[tuple[Role, tuple[str, ...]], ...] = (
 )
 """Role -> words of a name between underscores. The first line with a matching word determines the role."""
 _BY_NAME = tuple((re.compile(f"(^|_)({'|'.join(words)})(_|$)"), role) for role, words in _WORDS)
-_FLOATS = frozenset({"float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"})
 _INTEGERS = frozenset({"int64", "int32", "int16", "int8"})
 _RANGES = {Role.DECAY: (0.05, 0.95), Role.POSITIVE: (0.5, 1.5), Role.NEGATIVE: (-1.5, -0.5), Role.UNIFORM: (-1.0, 1.0)}
 _BOUNDED = frozenset({Role.INDEX, Role.DISTINCT, Role.OFFSETS, Role.LENGTHS})
@@ -154,7 +153,7 @@ def _role(name: str, spec: TensorSpec, definition: Definition) -> Role:
     if spec.dtype in _INTEGERS:
         by_name = Role.MASK if by_name is Role.ADDITIVE_MASK else by_name
         return by_name if by_name in _INTEGER_ROLES else Role.INTEGER
-    return _float_role(name, spec, by_name, definition) if spec.dtype in _FLOATS else Role.BITS
+    return Role.BITS if spec.dtype == "float4_e2m1fn_x2" else _float_role(name, spec, by_name, definition)
 
 
 def _float_role(name: str, spec: TensorSpec, by_name: Role | None, definition: Definition) -> Role:

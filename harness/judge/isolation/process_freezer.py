@@ -203,10 +203,12 @@ class SandboxProcesses:
                 not be stopped.
         """
         namespace = os.readlink(f"/proc/{first}/ns/pid") if isolated else None
-        if namespace == os.readlink("/proc/self/ns/pid"):
-            raise FreezeError("the sandbox ended before it began")
         sandbox = cls(first, namespace, first, freezer)
-        sandbox._gather()
+        if namespace != os.readlink("/proc/self/ns/pid"):
+            sandbox._gather()
+        if not sandbox._processes or (isolated and sandbox._processes.keys() == {first}):
+            sandbox.close()
+            raise FreezeError("the sandbox ended before it began")
         if isolated:
             sandbox.runner = next(pid for pid in sandbox._processes if pid != first)
             sandbox._listing = os.open(f"/proc/{sandbox.runner}/root/proc", os.O_RDONLY | os.O_DIRECTORY)

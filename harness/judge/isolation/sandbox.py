@@ -308,12 +308,15 @@ def launch(
         os.close(info_write)
         info_write = -1
         first = popen.pid if kind == "none" else _first_process(info_read, popen, stderr)
-        first_fd = os.pidfd_open(first)
-        name = uuid.uuid4().hex[:12]
-        apply_limits(first, limits)
-        groups = join_cgroups(first, limits, name)
+        sandbox = Sandboxed(popen, first, os.pidfd_open(first), kind, (), before)
+        try:
+            apply_limits(first, limits)
+            sandbox.groups = join_cgroups(first, limits, uuid.uuid4().hex[:12])
+        except BaseException:
+            sandbox.kill()  # else it would start the command without limits when the gate is closed
+            raise
         os.write(gate_write, b"\n")
-        return Sandboxed(popen, first, first_fd, kind, groups, before)
+        return sandbox
     finally:
         for descriptor in (gate_read, gate_write, info_read, info_write, filter_file):
             if descriptor is not None and descriptor >= 0:
