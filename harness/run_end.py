@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from harness.child_process import ChildProcess, output_file
 from harness.errors import ConfigurationError
 from harness.model.printable import amount_of, count_of
-from harness.model.process_status import DaemonStatus, PlannerStatus, WorkerStatus
+from harness.model.process_status import DaemonStatus, FinishReason, PlannerStatus, WorkerStatus
 from harness.workspace.directories import Workspace
 from harness.workspace.judge_client import judge_log_file
 
@@ -169,7 +169,10 @@ def nothing_left(snapshot: Snapshot) -> bool:
     if not any(judge.became_ready for judge in daemon.judges):
         return False  # the first judge is starting; the daemon ends with an error after its last attempt
     rows = {row.worker: row.problem for row in planner.assignments if row.state != "paused"}
-    return all(status is not None and _is_done(status, rows.get(name)) for name, status in snapshot.workers.items())
+    return all(
+        status is not None and _is_done(status, rows.get(name), planner.finished.get(name, {}))
+        for name, status in snapshot.workers.items()
+    )
 
 
 def out_of_budget(snapshot: Snapshot) -> str | None:
@@ -178,5 +181,12 @@ def out_of_budget(snapshot: Snapshot) -> str | None:
     return next((status.last_message for status in spent), None)
 
 
-def _is_done(worker: WorkerStatus, assigned: str | None) -> bool:
-    return worker.state == "spent" or (worker.state == "idle" and (assigned is None or assigned in worker.finished))
+def _is_done(worker: WorkerStatus, assigned: str | None, finished: Mapping[str, FinishReason]) -> bool:
+    """Return whether a worker has nothing to do; `finished` are its problems that the planner has taken into account.
+
+    Before the planner has taken a finished problem into account, it may still assign another one.
+    """
+    if worker.state == "spent":
+        return True
+    is_idle = worker.state == "idle" and (assigned is None or assigned in worker.finished)
+    return is_idle and worker.finished == finished

@@ -96,22 +96,22 @@ def test_a_child_that_crashes_is_started_again_and_its_report_is_named(site: Sit
 ROW = Assignment(worker="w01", problem="t/one")
 READY = JudgeStatus(device="cpu", state="idle", became_ready=True)
 IDLE = WorkerStatus(worker="w01", agent="tuner", state="idle", finished={"t/one": "exhausted"})
+PLANNER = PlannerStatus(assignments=(ROW,), finished={"w01": IDLE.finished})
 
 
 def snapshot(
     daemon: DaemonStatus | None = None, planner: PlannerStatus | None = None, worker: WorkerStatus | None = IDLE
 ) -> Snapshot:
     """Return a snapshot without remaining work, except for the given fields."""
-    daemon, planner = daemon or DaemonStatus(judges=(READY,)), planner or PlannerStatus(assignments=(ROW,))
-    return Snapshot(daemon, planner, {"w01": worker}, 1.0, ())
+    return Snapshot(daemon or DaemonStatus(judges=(READY,)), planner or PLANNER, {"w01": worker}, 1.0, ())
 
 
 @pytest.mark.parametrize(
     "snapshot",
     [
         snapshot(),
-        snapshot(planner=PlannerStatus()),
-        snapshot(planner=PlannerStatus(assignments=(ROW.model_copy(update={"state": "paused"}),))),
+        snapshot(planner=PLANNER.model_copy(update={"assignments": ()})),
+        snapshot(planner=PLANNER.model_copy(update={"assignments": (ROW.model_copy(update={"state": "paused"}),)})),
         snapshot(worker=IDLE.model_copy(update={"state": "spent", "finished": {}})),
         snapshot(DaemonStatus(judges=(READY, JudgeStatus(device="cuda", state="given up")))),
     ],
@@ -186,8 +186,9 @@ def test_an_unreachable_endpoint_is_shown_long_before_sessions_pause_by_it(site:
 @pytest.mark.parametrize(
     "snapshot",
     [
-        Snapshot(None, PlannerStatus(assignments=(ROW,)), {"w01": IDLE}, 1.0, ()),
+        Snapshot(None, PLANNER, {"w01": IDLE}, 1.0, ()),
         Snapshot(DaemonStatus(judges=(READY,)), None, {"w01": IDLE}, 1.0, ()),
+        snapshot(planner=PlannerStatus(assignments=(ROW,))),  # it may still move the worker, which has just finished
         snapshot(worker=None),
         snapshot(worker=IDLE.model_copy(update={"state": "working"})),
         snapshot(worker=IDLE.model_copy(update={"finished": {}})),

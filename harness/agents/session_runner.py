@@ -266,17 +266,6 @@ class Sessions:
                 session.interrupt()
         return End("failed", "the session ended without an `End` event")
 
-    def _prompt(self, work_item: WorkItem, limits: UsageLimits) -> str:
-        """Return the first message of a session."""
-        return prompting.assignment(
-            work_item.problem,
-            work_item.wanted,
-            target=self.target,
-            facts=work_item.tools.facts() or KernelFacts(DeviceDescription(target=self.target)),
-            attempts=attempts_text(work_item.tools.history(), work_item.tools.lessons(), ""),
-            remaining=prompting.remaining(limits),
-        )
-
     def _brief(
         self,
         work_item: WorkItem,
@@ -287,7 +276,15 @@ class Sessions:
     ) -> Brief:
         prompt, system = work_item.wanted, ""
         if view is not None:
-            prompt, programs = self._prompt(work_item, limits), confinement.find_local_tools().programs
+            prompt = prompting.assignment(
+                work_item.problem,
+                work_item.wanted,
+                target=self.target,
+                facts=work_item.tools.facts() or KernelFacts(DeviceDescription(target=self.target)),
+                attempts=attempts_text(work_item.tools.history(), work_item.tools.lessons(), ""),
+                remaining=prompting.remaining(limits),
+            )
+            programs = confinement.find_local_tools().programs
             system = prompting.system(self.config, worker=self.name, target=self.target, programs=programs)
         return Brief(
             role="worker",

@@ -23,7 +23,7 @@ from harness.formats.problems import load_problem
 from harness.formats.solutions import copy_from_another_gpu
 from harness.git import worktrees
 from harness.git.repo import Repo
-from harness.git.solution_commits import Submission
+from harness.git.solution_commits import StrayFilesError, Submission, has_strays
 from harness.git.tree_ids import tree_files, tree_id
 from harness.git.worktree_places import Place
 from harness.ledger.candidates import ProblemCandidates
@@ -106,6 +106,8 @@ class _Worker:
     """The problem that was just finished. The worker ignores it until its row has named another problem, or none."""
     _finished_trees: dict[str, str | None] = field(default_factory=dict)
     """Problem -> tree of the solution on the coordination branch when the worker finished it."""
+    _with_strays: set[str] = field(default_factory=set)
+    """Problems whose last commit was refused because files outside the solution had changed."""
     _present_problem: str = ""
     """The problem of the last session."""
     _recent_problems: list[str] = field(default_factory=list)
@@ -123,6 +125,7 @@ class _Worker:
             while not self.stop.is_set():
                 reached_limit = self.sessions.reached_limit()
                 row = self.row()
+                self.retry_without_strays()
                 if reached_limit is None and row is not None and self.may_work(row):
                     self.finished.pop(row.problem, None)
                     self.work(row)
@@ -151,6 +154,14 @@ class _Worker:
             self._row = next((row for row in rows if row.worker == self.name and row.problem not in paused), None)
         return self._row
 
+    def retry_without_strays(self) -> None:
+        """Reopen each problem with a refused commit once the files that prevented the commit are as before."""
+        for problem in sorted(self._with_strays):
+            if not has_strays(self.repo, Place(self.name, problem), self.target):
+                self._with_strays.remove(problem)
+                self.finished.pop(problem, None)
+                self._resting = None if self._resting == problem else self._resting
+
     def may_work(self, row: Assignment) -> bool:
         if self._resting != row.problem:
             self._resting = None
@@ -167,16 +178,13 @@ class _Worker:
         self.last_message = ""
         self.write_status("starting", row.problem)
         logger.info("%s starts on %s: %s", self.name, row.problem, row.wanted)
-        gained = False
         try:
-            before = self.best(row.problem)
-            end = self.session(row)
-            gained = self.best(row.problem) > before
+            end, gained = self.session(row)
         except SessionRefusedError:
             raise
         except HarnessError as error:
             logger.exception("%s cannot work on %s", self.name, row.problem)
-            end = End("failed", error.sentence)
+            end, gained = End("failed", error.sentence), False
             self.note(row.problem, f"the session failed: {end.text}")
         logger.info("%s leaves %s: %s %s", self.name, row.problem, end.reason, end.text)
         self.last_message = end.text
@@ -191,14 +199,13 @@ class _Worker:
         self._resting = row.problem
         self._finished_trees[row.problem] = self.committed(row.problem)
 
-    def best(self, problem: str) -> float:
+    def best(self) -> float:
         """Return the best speed-up of this worker's own candidates for its present problem; 0 before the first."""
-        if self._present_problem != problem:
-            return 0.0
         own = (candidate for candidate in self.tried.candidates() if candidate.worker == self.name)
         return max((candidate.speedup or 0.0 for candidate in own), default=0.0)
 
-    def session(self, row: Assignment) -> End:
+    def session(self, row: Assignment) -> tuple[End, bool]:
+        """Run one session; return its end, and whether this worker's best speed-up has grown."""
         failpoint("worktree.before_add")
         tip, branch = self.repo.tip(self.config.coordination_branch), self.branch(row.problem)
         worktree = worktrees.add(self.repo, Place(self.name, row.problem), branch, tip)
@@ -208,7 +215,7 @@ class _Worker:
         data_root = data_root_of(self.workspace, self.config)
         problem = load_problem(worktree / problem_path(row.problem), key=row.problem, data_root=data_root)
         self.tried.begin(row.problem, problem.directory)
-        self._present_problem = row.problem
+        self._present_problem, best_before = row.problem, self.best()
         if not self.sessions.unfinished(row.problem) and not self.tried.place_champion(directory):
             nearest = copy_from_another_gpu(problem.directory, self.target)
             if nearest:
@@ -219,7 +226,7 @@ class _Worker:
         end = self.sessions.work(WorkItem(problem, row.wanted, directory, self.tools(problem, worktree)))
         if self.kind != "tuner" and not self.stop.is_set():
             self.save(row.problem, worktree)
-        return end
+        return end, self.best() > best_before
 
     def _retire_worktrees(self, present: str) -> None:
         """Remove this worker's older worktrees whose work is all on their branches."""
@@ -267,23 +274,29 @@ class _Worker:
     def commit(self, problem: str, worktree: Path, message: str) -> Submission:
         """Commit the present solution."""
         session = self.sessions.current
-        return submit(
-            self.repo,
-            worktree,
-            problem=problem,
-            target=self.target,
-            message=message,
-            commit_trailers=trailers(
-                run=self.config.run,
-                worker=self.name,
-                agent=self.kind,
-                session=session.id if session else "none",
-                model=session.model if session else None,
-                cost_usd=self.sessions.usd,
-            ),
-            base=self.config.coordination_branch,
-            languages=self.config.languages,
+        commit_trailers = trailers(
+            run=self.config.run,
+            worker=self.name,
+            agent=self.kind,
+            session=session.id if session else "none",
+            model=session.model if session else None,
+            cost_usd=self.sessions.usd,
         )
+        self._with_strays.discard(problem)
+        try:
+            return submit(
+                self.repo,
+                worktree,
+                problem=problem,
+                target=self.target,
+                message=message,
+                commit_trailers=commit_trailers,
+                base=self.config.coordination_branch,
+                languages=self.config.languages,
+            )
+        except StrayFilesError:
+            self._with_strays.add(problem)
+            raise
 
     def tools(self, judged: Problem, worktree: Path) -> Tools:
         problem = judged.key

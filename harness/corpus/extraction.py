@@ -15,7 +15,7 @@ from harness.corpus.draft import ProblemDraft, draft_problem
 from harness.corpus.errors import SkippedError, error_summary
 from harness.corpus.exporting import export_module
 from harness.corpus.problem_facts import ProblemText, backward_text, facts_of, kind_of
-from harness.corpus.provenance import Provenance, provenance_of
+from harness.corpus.provenance import provenance_of
 from harness.corpus.source_identity import code_fingerprint
 from harness.corpus.variable_names import identifier
 from harness.corpus.verification import Verified, verify
@@ -81,20 +81,20 @@ class ExtractionOptions:
 
 
 def extract_architecture(
-    architecture: Architecture, log: ExtractionLog, options: ExtractionOptions | None = None
+    architecture: Architecture, log: ExtractionLog, options: ExtractionOptions
 ) -> list[ExtractedProblem]:
     """Extract the problems of one architecture and add them to the log.
 
     Args:
         architecture: the model.
         log: contains the graphs of other architectures; it is changed.
-        options: limits; None for all problems.
+        options: limits.
     """
     started_at = time.monotonic()
     problems: list[ExtractedProblem] = []
     try:
         with quiet_libraries():
-            for problem in _problems(architecture, log, options or ExtractionOptions()):
+            for problem in _problems(architecture, log, options):
                 problems.append(problem)
                 log.graphs[problem.graph] = problem.key
     except SkippedError as error:
@@ -113,7 +113,8 @@ class _NamedDraft:
     """Size -> name of its constant axis."""
     text: ProblemText
     key: str
-    origin: Provenance
+    origin: dict[str, str]
+    """The module's `provenance_of`."""
 
 
 def _problems(architecture: Architecture, log: ExtractionLog, options: ExtractionOptions) -> Iterator[ExtractedProblem]:
@@ -227,7 +228,7 @@ def _finished(architecture: Architecture, named: _NamedDraft, verified: Verified
         description=text.description,
         **({"hf_id": checkpoint} if checkpoint else {}),
         tags=list(text.tags),
-        x_provenance={**named.origin.as_data(), "graph": draft.graph, "shapes_verified": str(verified.shapes)},
+        x_provenance={**named.origin, "graph": draft.graph, "shapes_verified": str(verified.shapes)},
     )
     return ExtractedProblem(named.key, definition, workloads, draft.graph)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.metadata
 import inspect
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 from torch import nn
@@ -22,29 +21,11 @@ _FORBIDDEN = re.compile(r"non-?\s?commercial|cc[- ]by[- ]nc|research (use|purpos
 """All patterns match lower-case text."""
 
 
-@dataclass(frozen=True)
-class Provenance:
-    """The origin of a problem."""
+def provenance_of(module: nn.Module, path: str, architecture: str) -> dict[str, str]:
+    """Return the origin of a module, as the value of `x_provenance` in definition.json.
 
-    architecture: str
-    module: str
-    """Class of the submodule."""
-    path: str
-    """Dotted path of the submodule in the model."""
-    file: str
-    """Source file, relative to the directory that packages are installed in."""
-    library: str
-    version: str
-    licence: str
-    """SPDX identifier from the header of the source file, or of the package if the header names none."""
-
-    def as_data(self) -> dict[str, str]:
-        """The value of `x_provenance` in definition.json."""
-        return {name: value for name, value in vars(self).items() if value}
-
-
-def provenance_of(module: nn.Module, path: str, architecture: str) -> Provenance:
-    """Return the origin of a module.
+    The file is relative to the directory that packages are installed in. The licence is the SPDX identifier from the
+    header of the source file, or of the package if the header names none.
 
     Args:
         module: the submodule.
@@ -65,7 +46,16 @@ def provenance_of(module: nn.Module, path: str, architecture: str) -> Provenance
         licence = licence or _package_licence(library)
     except importlib.metadata.PackageNotFoundError:  # a module factory's own code
         version, licence = "", licence or "of the user"
-    return Provenance(architecture, type(module).__qualname__, path, name, library, version, licence)
+    origin = {
+        "architecture": architecture,
+        "module": type(module).__qualname__,
+        "path": path,
+        "file": name,
+        "library": library,
+        "version": version,
+        "licence": licence,
+    }
+    return {key: value for key, value in origin.items() if value}
 
 
 def licence_of(source: str, name: str) -> str | None:

@@ -12,13 +12,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from harness.errors import FormatError
 from harness.failpoints import failpoint
-from harness.formats.bounded import load_json_file
 from harness.model.base_models import StrictModel
-from harness.workspace.files import atomic_write
+from harness.workspace.files import atomic_write, read_record
 
 MAX_LOSSES = 2
 """A measurement with this number of lost judges gets a verdict."""
@@ -29,6 +27,13 @@ class Loss(StrictModel):
 
     cause: Literal["ended", "deadline"] = Field(alias="how")
     reason: str
+
+
+class _LossRecord(StrictModel):
+    version: Literal[1] = 1
+    key: tuple[str, ...]
+    """Identity of the measurement, for people."""
+    losses: tuple[Loss, ...]
 
 
 class Attempts:
@@ -45,13 +50,11 @@ class Attempts:
 
     def losses(self, identity: Sequence[str]) -> tuple[Loss, ...]:
         """Return the losses of a measurement; an unreadable file counts as no loss."""
-        if self._file(identity) in self._losses:
-            return self._losses[self._file(identity)]
-        try:
-            rows = load_json_file(self._file(identity))["losses"]
-            return tuple(Loss.model_validate(row) for row in rows)
-        except (OSError, FormatError, KeyError, TypeError, ValidationError):
-            return ()
+        file = self._file(identity)
+        if file in self._losses:
+            return self._losses[file]
+        record = read_record(file, _LossRecord)
+        return record.losses if record is not None else ()
 
     def lost(self, identity: Sequence[str], loss: Loss) -> tuple[Loss, ...]:
         """Add a loss and return all losses of the measurement.
@@ -64,9 +67,9 @@ class Attempts:
             ConfigurationError: the losses cannot be written; this object still counts them.
         """
         losses = self._losses[self._file(identity)] = (*self.losses(identity), loss)
-        record = {"version": 1, "key": list(identity), "losses": [item.model_dump(by_alias=True) for item in losses]}
+        record = _LossRecord(key=tuple(identity), losses=losses)
         failpoint("daemon.before_attempt_recorded")
-        atomic_write(self._file(identity), json.dumps(record))
+        atomic_write(self._file(identity), record.model_dump_json(by_alias=True))
         failpoint("daemon.after_attempt_recorded")
         return losses
 

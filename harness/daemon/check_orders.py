@@ -11,6 +11,7 @@ from harness.errors import HarnessError
 from harness.git.repo import Repo
 from harness.model.config import Config
 from harness.model.judging import CheckOrder, CheckReply, CheckRequest
+from harness.model.problem import Problem
 from harness.workspace.directories import Workspace
 from harness.workspace.judge_client import CheckAnswered, JudgeClient
 from harness.workspace.order_files import ordered_solution, reply_to_order, waiting_orders
@@ -58,11 +59,17 @@ class CheckOrders:
         """
         return [order for order in waiting_orders(self.workspace, CheckOrder) if order.kind == "baseline"]
 
-    def _ask(self, judge: JudgeClient, order: CheckOrder) -> None:
+    def problem_of(self, order: CheckOrder) -> Problem | None:
+        """Return the problem of an order; None if it cannot be judged, after a reply with the reason."""
         try:
-            problem = self.snapshots.problem(self.repo.tip(self.config.coordination_branch), order.problem)
+            return self.snapshots.problem(self.repo.tip(self.config.coordination_branch), order.problem)
         except HarnessError as error:
             self.reply(order.id, CheckReply(error=error.message))
+            return None
+
+    def _ask(self, judge: JudgeClient, order: CheckOrder) -> None:
+        problem = self.problem_of(order)
+        if problem is None:
             return
         self._in_progress[order.id] = order.worker
         judge.ask_check(

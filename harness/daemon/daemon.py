@@ -278,7 +278,9 @@ class Daemon:
             judge = next(free, None)
             if judge is None or judge.ready is None or self._recorder.unwritten or order.problem in measuring:
                 continue
-            problem = self._snapshots.problem(self._repo.tip(self._config.coordination_branch), order.problem)
+            problem = self._checks.problem_of(order)
+            if problem is None:
+                continue
             self._due_work.refresh()
             work = self._planner.plan_ahead(problem, order.worker, judge.ready)
             if not isinstance(work, Work):

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import threading
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
+from typing import Literal
 
 from harness.daemon.daemon import Daemon
 from harness.daemon.metrics import DaemonMetrics, MetricsServer
-from harness.errors import FormatError, HarnessError
+from harness.errors import HarnessError
 from harness.failpoints import failpoint
-from harness.formats.bounded import load_json_file
 from harness.git.repo import Repo
 from harness.ledger.index import Index
 from harness.ledger.ledger import Ledger
+from harness.model.base_models import StrictModel
 from harness.model.config import Config
 from harness.model.devices import expand_devices
 from harness.model.verdict import EntryKind
 from harness.workspace.directories import Workspace
-from harness.workspace.files import atomic_write, file_lock
+from harness.workspace.files import atomic_write, file_lock, read_record
 from harness.workspace.head_record import only_head
 from harness.workspace.judge_source import OpenJudges, local_judges
 from harness.workspace.processes import PARENT_VARIABLE, start_ticks
@@ -117,6 +117,12 @@ def current_invocation() -> str | None:
     return f"{supervisor}-{began}" if began is not None else None
 
 
+class _InvocationRecord(StrictModel):
+    version: Literal[1] = 1
+    id: str
+    evaluations_before: int
+
+
 def evaluations_before(workspace: Workspace, invocation: str, count: int) -> int:
     """Return the number of evaluations in the ledger when the invocation began.
 
@@ -129,9 +135,8 @@ def evaluations_before(workspace: Workspace, invocation: str, count: int) -> int
         ConfigurationError: the number cannot be written.
     """
     file = workspace.state / "invocation.json"
-    with suppress(OSError, FormatError, ValueError, KeyError, TypeError):
-        stored = load_json_file(file)
-        if stored["id"] == invocation:
-            return int(stored["evaluations_before"])
-    atomic_write(file, json.dumps({"version": 1, "id": invocation, "evaluations_before": count}))
+    stored = read_record(file, _InvocationRecord)
+    if stored is not None and stored.id == invocation:
+        return stored.evaluations_before
+    atomic_write(file, _InvocationRecord(id=invocation, evaluations_before=count).model_dump_json())
     return count

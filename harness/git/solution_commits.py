@@ -14,7 +14,6 @@ from pathlib import Path
 from harness.errors import RepositoryError
 from harness.failpoints import failpoint
 from harness.git import private_index, worktree_places, worktrees
-from harness.git.branch_commits import resolve
 from harness.git.environment import Git
 from harness.git.repo import Repo
 from harness.git.worktree_places import Place, Worktree
@@ -54,6 +53,10 @@ class Submission:
     """The branch already held this tree; `commit` is its tip."""
 
 
+class StrayFilesError(RepositoryError):
+    """Files of a worktree outside its solution were changed, so that its solution cannot be committed."""
+
+
 def commit_solution(
     repo: Repo,
     worktree: Path,
@@ -76,19 +79,26 @@ def commit_solution(
         even_if_unchanged: make a commit also if the branch already holds the same solution.
 
     Raises:
-        RepositoryError: another file of the worktree changed (the message lists it), the solution is empty, too
-            large or not of plain files, or the directory is not a worktree of the harness.
+        StrayFilesError: another file of the worktree changed; the message lists it.
+        RepositoryError: the solution is empty, too large or not of plain files, or the directory is not a worktree of
+            the harness.
     """
     git = repo.git
     tree = _checked_worktree(repo.workspace, worktree, problem)
     solution, text = solution_path(problem, target), whole_message(message, trailers)
     with worktree_places.locked(repo.workspace, tree.place, "committing a solution"):
         branch = tree.branch()
-        tip = resolve(git, f"refs/heads/{branch}") if branch else None
+        tip = worktrees.tip_of(git, tree)
         if branch is None or tip is None:
             raise RepositoryError("this worktree is on no branch", where=str(worktree), remedy="start its worker again")
         with private_index.new_index(tree, tip) as private:
-            _refuse_changes_outside(private, tree, solution)
+            strays = _changes_outside(private, solution)
+            if strays:
+                raise StrayFilesError(
+                    f"files outside {solution}/ changed: {first_names(strays, _LISTED)}",
+                    where=str(tree.path),
+                    remedy="move new files into the solution and restore the other files",
+                )
             root_tree, solution_tree = _tree_with(private, solution)
             before = git.ask("rev-parse", "--verify", "--quiet", f"{tip}:{solution}").text
             if solution_tree == before and not even_if_unchanged:
@@ -126,14 +136,24 @@ def _checked_worktree(workspace: Workspace, worktree: Path, problem: str) -> Wor
     return tree
 
 
-def _refuse_changes_outside(private: Git, tree: Worktree, solution: str) -> None:
-    outside = [path for path in private_index.changes(private) if not path.startswith(f"{solution}/")]
-    if outside:
-        raise RepositoryError(
-            f"files outside {solution}/ changed: {first_names(outside, _LISTED)}",
-            where=str(tree.path),
-            remedy="move new files into the solution and restore the other files",
-        )
+def has_strays(repo: Repo, place: Place, target: str) -> bool:
+    """Return whether files of a worktree outside its solution were changed; false if the worktree is missing.
+
+    Args:
+        repo: the workspace's repository.
+        place: the worker and the problem of the worktree.
+        target: the target's name.
+    """
+    tree = worktree_places.locate(repo.workspace, place)
+    tip = worktrees.tip_of(repo.git, tree)
+    if tip is None or not tree.path.is_dir():
+        return False
+    with private_index.new_index(tree, tip) as private:
+        return bool(_changes_outside(private, solution_path(place.problem, target)))
+
+
+def _changes_outside(private: Git, solution: str) -> list[str]:
+    return [path for path in private_index.changes(private) if not path.startswith(f"{solution}/")]
 
 
 def _tree_with(private: Git, solution: str) -> tuple[str, str]:

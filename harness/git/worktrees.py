@@ -89,15 +89,20 @@ def retire(repo: Repo, place: Place) -> bool:
     tree = locate(repo.workspace, place)
     with locked(repo.workspace, place, "removing an idle worktree"):
         refuse_foreign(tree)
-        tip = _tip(repo.git, tree)
+        tip = tip_of(repo.git, tree)
         if tip is None or _has_unsaved_work(tree, tip):
             return False
         _discard(repo.git, tree)
     return True
 
 
-def _tip(git: Git, tree: Worktree) -> str | None:
-    """Return the commit of a worktree's branch; None if git has no record of it."""
+def tip_of(git: Git, tree: Worktree) -> str | None:
+    """Return the commit of a worktree's branch; None if git has no record of it.
+
+    Args:
+        git: the repository.
+        tree: the worktree.
+    """
     branch = tree.branch()
     return resolve(git, f"refs/heads/{branch}") if branch else None
 
@@ -116,7 +121,7 @@ def _has_unsaved_work(tree: Worktree, tip: str | None) -> bool:
 
 def _discard(git: Git, tree: Worktree) -> None:
     """Remove a worktree, after a save of its uncommitted files under a ref."""
-    tip = _tip(git, tree)
+    tip = tip_of(git, tree)
     if _has_unsaved_work(tree, tip):
         _save(git, tree, tip)
         failpoint("worktree.saved")

@@ -297,7 +297,11 @@ class _Filling:
         self._changed.add(problem or "")
         self._database.execute("DELETE FROM files WHERE file = ?", (file,))
         self._database.execute("DELETE FROM entries WHERE problem = ? AND committed = 1", (problem,))
-        self._database.execute("DELETE FROM documents WHERE problem = ?", (problem,))
+        waiting = "SELECT seq FROM entries WHERE problem = :problem"  # the spools hold their documents, which stay
+        self._database.execute(
+            f"DELETE FROM documents WHERE problem = :problem AND seq NOT IN ({waiting})",  # noqa: S608
+            {"problem": problem},
+        )
 
 
 def _facts(raw: bytes, where: str) -> MeasurementFacts | None:

@@ -24,6 +24,7 @@ from harness.git.repo import Repo
 from harness.ledger.spool import Record, Spool, read_all, read_segment, still_to_commit
 from harness.model.entry import LEDGER_FORMAT, Entry, EntryDraft, stamp
 from harness.model.paths import HEADS, LEDGER, is_planner_file, ledger_file
+from harness.model.printable import count_of
 from harness.workspace.directories import Workspace
 from harness.workspace.files import file_lock
 
@@ -174,7 +175,7 @@ class Ledger:
             self.recovered.append(f"{self._branch} had been reset past ledger entries: restored in {', '.join(cut)}")
         tip = self._repo.tip(self._branch)
         heads = self._repo.read(tip, HEADS)
-        self._heads = heads_of(_files(self._repo, tip)) if heads is None else read_heads(heads)
+        self._heads = heads_of(ledger_contents(self._repo, tip).items()) if heads is None else read_heads(heads)
         self._format = ledger_format(self._repo, tip)
         self._recover(tip)
         failpoint("ledger.after_open")
@@ -301,13 +302,18 @@ def ledger_format(repo: Repo, tip: str) -> int:
     content = repo.read(tip, HEADS)
     if content is not None:
         return heads_format(content)
-    ends = [documents[-1].format for file, raw in _files(repo, tip) if (documents := split(raw, file))]
-    return max(ends, default=LEDGER_FORMAT)
+    chains = (split(content, file) for file, content in ledger_contents(repo, tip).items())
+    return max((documents[-1].format for documents in chains if documents), default=LEDGER_FORMAT)
 
 
-def _files(repo: Repo, tip: str) -> list[tuple[str, bytes]]:
-    files = [file for file in repo.files(tip, LEDGER) if file.endswith(".yaml")]
-    return [(file, repo.read(tip, file) or b"") for file in files]
+def ledger_contents(repo: Repo, commit: str) -> dict[str, bytes]:
+    """Return file -> content of the ledger's files in a commit, heads.yaml included.
+
+    Args:
+        repo: the workspace's repository.
+        commit: a commit id.
+    """
+    return repo.read_many(commit, [file for file in repo.files(commit, LEDGER) if file.endswith(".yaml")])
 
 
 def read_documents(workspace: Workspace, repo: Repo, file: str, *, branch: str) -> list[Document]:
@@ -349,6 +355,5 @@ def _by_file(records: list[Record]) -> dict[str, list[Record]]:
 
 def _message(records: list[Record]) -> str:
     counts = Counter(record.file.removeprefix(f"{LEDGER}/").removesuffix(".yaml") for record in records)
-    noun = "document" if len(records) == 1 else "documents"
     lines = [f"{name}: {count}" for name, count in sorted(counts.items())[:40]]
-    return "\n".join([f"Enter {len(records)} ledger {noun}", "", *lines])
+    return "\n".join([f"Enter {count_of(len(records), 'ledger document')}", "", *lines])

@@ -15,10 +15,11 @@ from harness.formats.ledger_documents import Document, split
 from harness.git.branch_commits import Change, Read
 from harness.git.repo import Repo
 from harness.ledger.index import Index
-from harness.ledger.ledger import Writer, documents_change, ledger_format, open_spool
+from harness.ledger.ledger import Writer, documents_change, ledger_contents, ledger_format, open_spool
 from harness.ledger.spool import Record, read_all, read_segment, still_to_commit
 from harness.model.entry import LEDGER_FORMAT
-from harness.model.paths import HEADS, LEDGER
+from harness.model.paths import HEADS
+from harness.model.printable import count_of
 from harness.workspace.directories import CONFIG_NAME, Workspace
 
 
@@ -90,11 +91,11 @@ def _report(
     workspace: Workspace, repo: Repo, branch: str, before: int, spooled: list[Record]
 ) -> tuple[UpgradedFile, ...]:
     """Return the change of each file by the upgrade."""
-    tip = repo.tip(branch)
+    contents = ledger_contents(repo, repo.tip(branch))
+    contents.pop(HEADS, None)
     changes = [UpgradedFile(HEADS, f"format {before} becomes format {LEDGER_FORMAT}")]
-    names = {name for name in repo.files(tip, LEDGER) if name.endswith(".yaml") and name != HEADS}
-    for name in sorted({*names, *(record.file for record in spooled)}):
-        content = repo.read(tip, name)
+    for name in sorted({*contents, *(record.file for record in spooled)}):
+        content = contents.get(name)
         documents = split(content or b"", name)
         waiting = still_to_commit(name, [record for record in spooled if record.file == name], content)
         changes.append(UpgradedFile(name, _document_counts(documents, len(waiting))))
@@ -107,6 +108,5 @@ def _report(
 
 
 def _document_counts(documents: list[Document], waiting: int) -> str:
-    count = len(documents)
-    sentence = f"{count} {'document keeps its' if count == 1 else 'documents keep their'} bytes"
+    sentence = f"{count_of(len(documents), 'document keeps its', 'documents keep their')} bytes"
     return f"{sentence}; {waiting} from the spool committed" if waiting else sentence

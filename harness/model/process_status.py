@@ -129,6 +129,8 @@ class PlannerStatus(ProcessStatus):
 
     assignments: tuple[Assignment, ...] = ()
     """The current assignments."""
+    finished: dict[str, dict[str, FinishReason]] = Field(default_factory=dict)
+    """Worker -> the problems that it had finished when these assignments were decided."""
     confirmed: dict[str, str] = Field(default_factory=dict)
     """Problem -> text of its champion's speed-up."""
     messages: tuple[str, ...] = ()

@@ -30,7 +30,7 @@ from harness.ledger.standings_table import markdown, speedup
 from harness.model.assignment import Assignment
 from harness.model.config import Config
 from harness.model.paths import ACCOUNTS, DECISIONS, LESSONS, PROBLEMS, is_lessons_file, lessons_file
-from harness.model.process_status import PlannerStatus, WorkerStatus
+from harness.model.process_status import FinishReason, PlannerStatus, WorkerStatus
 from harness.planner.advice import Adviser
 from harness.planner.decision import Decision, PolicyInputs, WorkerFacts
 from harness.planner.facts import problem_facts
@@ -137,6 +137,8 @@ class _Planner:
     _earlier_messages: tuple[str, ...] = ()
     """Messages of the round before, so that a message is logged once while its cause persists."""
     _written_status: PlannerStatus | None = None
+    _finished: dict[str, dict[str, FinishReason]] = field(default_factory=dict)
+    """Worker -> the problems that it had finished before the last round that left no decision unwritten."""
     _confirmed: dict[str, str] = field(default_factory=dict)
     """Problem -> its champion's speed-up as text."""
     _written_at: float = -STANDINGS_EVERY_S
@@ -163,14 +165,18 @@ class _Planner:
     def look(self) -> None:
         """Do one round. A failed round is reported and repeated, and the last good table remains."""
         self._earlier_messages, self._messages = self._messages, ()
+        statuses = [read_status(self.workspace, WorkerStatus, name) for name in self.workers]
         try:
             self._round()
         except TableChangedError:
             logger.info("the table was changed while a decision was made: it is made again")
+            self.waits_to_write = True
         except FormatError as error:
             self._complain(f"{error.sentence}; the last good table stays in force")
         except HarnessError as error:
             self._complain(error.sentence)
+        if not self.waits_to_write:
+            self._finished = {status.worker: status.finished for status in statuses if status is not None}
         self._write_status()
 
     def _complain(self, sentence: str) -> None:
@@ -179,7 +185,9 @@ class _Planner:
         self._messages = (sentence,)
 
     def _write_status(self) -> None:
-        status = PlannerStatus(assignments=self._table, confirmed=self._confirmed, messages=self._messages)
+        status = PlannerStatus(
+            assignments=self._table, finished=self._finished, confirmed=self._confirmed, messages=self._messages
+        )
         if status != self._written_status:
             write_status(self.workspace, status)
             self._written_status = status

@@ -20,8 +20,8 @@ from harness.model.process_status import WorkerStatus
 from harness.model.verdict import EntryKind
 from harness.workspace.notes import waiting_notes
 from harness.workspace.status import read_status
-from tests.agents.agents_site import assign, evaluations, log, wait_for_status
-from tests.site import Site, git, site_in, write_problem
+from tests.agents.agents_site import assign, configure, evaluations, log, wait_for_status
+from tests.site import SOLUTION, Site, git, site_in, write_problem
 from tests.waiting import wait_until
 
 
@@ -168,6 +168,35 @@ def test_a_new_solution_from_people_is_something_to_do_again(site: Site) -> None
         kernel.write_text(kernel.read_text() + "// merged by a person\n")
         git(site.root, "commit", "--quiet", "--all", "-m", "Merge a better kernel")
         wait_for_status(site, "works again", lambda status: status.state in {"starting", "waiting", "working"})
+
+
+def test_gains_of_earlier_sessions_prolong_no_work(site: Site) -> None:
+    configure(site, "agent: {per_session: {evaluations: 1}}")
+    site.submit("w01", "t/one", "stub: speedup=0.95")
+    failing = "stub: verdict=RUNTIME_ERROR"
+    site.submit("w01", "t/one", failing, solution=f"{SOLUTION}tune: {{WIDTH: [1, 2, 3]}}\n")
+    site.call("daemon", "--once")
+    site.start("daemon")
+    assign(site, row("t/one"))
+    with at_work(site, "w01"):
+        wait_for_status(site, "has finished", lambda status: status.finished == {"t/one": "stale"})
+    status = read_status(site.workspace, WorkerStatus, "w01")
+    assert status is not None
+    assert status.sessions_completed == 1
+
+
+def test_a_worker_goes_on_when_a_stray_file_is_removed(site: Site) -> None:
+    with Repo(site.workspace) as repo:
+        worktree = worktrees.add(repo, Place("w01", "t/one"), "agents/main/w01/t/one", repo.tip("main"))
+    stray = worktree / "problems/t/one/notes.txt"
+    stray.write_text("of a person")
+    site.start("daemon")
+    assign(site, row("t/one"))
+    with at_work(site, "w01"):
+        wait_for_status(site, "fails", lambda status: status.state == "idle" and status.sessions_failed == 1)
+        stray.unlink()
+        wait_for_status(site, "has finished", lambda status: status.sessions_completed == 1)
+    assert len(evaluations(site, "t/one")) == 8
 
 
 def test_one_process_a_worker(site: Site) -> None:

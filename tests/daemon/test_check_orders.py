@@ -43,8 +43,8 @@ class RecordingClient(JudgeClient):
         self.checks[request.id] = request
 
 
-def baseline_order(worker: str) -> CheckOrder:
-    return CheckOrder(worker=worker, problem="t/one", target="cpu", kind="baseline")
+def baseline_order(worker: str, problem: str = "t/one") -> CheckOrder:
+    return CheckOrder(worker=worker, problem=problem, target="cpu", kind="baseline")
 
 
 class Workers:
@@ -168,3 +168,11 @@ def test_baselines_are_measured_before_there_is_a_candidate(tmp_path: Path) -> N
         commit = site.submit("w03", "t/one", "stub: speedup=1.5")
         wait_until(lambda: len(site.entries("t/one")) >= 2, event="the evaluation")
         assert [entry.candidate.tree for entry in site.entries("t/one")[1:2] if entry.candidate] == [commit.tree]
+
+
+def test_an_order_of_baselines_of_a_missing_problem_is_refused(tmp_path: Path) -> None:
+    with site_in(tmp_path) as site:
+        site.start("daemon")
+        reply = order_check(site.workspace, baseline_order("w01", "t/none"), stop=threading.Event(), within_s=120)
+        assert reply is not None
+        assert "there is no problem t/none" in str(reply.error)

@@ -123,6 +123,8 @@ def test_a_worker_that_is_done_is_moved_and_then_rests(site: Site) -> None:
         second = wait_for_table(site, lambda rows: rows.get("w01") not in {None, first}, "another problem")["w01"]
         finish(site, {first: "exhausted", second: "stale"})
         wait_for_table(site, lambda rows: not rows, "no row")
+        decided_with = {"w01": {first: "exhausted", second: "stale"}}
+        wait_until(lambda: status(site).finished == decided_with, event="the end of the last round")
     assert len(records(site)) == 3
 
 

@@ -15,6 +15,7 @@ from harness.git.repo import Repo
 from harness.ledger.audit import history
 from harness.ledger.audit.entries import Origins, entry_faults
 from harness.ledger.audit.history import FormerHead
+from harness.ledger.ledger import ledger_contents
 from harness.ledger.spool import Record, read_all
 from harness.model.champions import counts
 from harness.model.entry import LEDGER_FORMAT, Entry
@@ -143,7 +144,7 @@ def read_chains(repo: Repo, commit: str, spooled: Sequence[Record] = ()) -> Chai
         commit: the commit.
         spooled: the records of the spools.
     """
-    contents = {file: repo.read(commit, file) or b"" for file in repo.files(commit, LEDGER) if file.endswith(".yaml")}
+    contents = ledger_contents(repo, commit)
     heads_file = contents.pop(HEADS, None)
     waiting: dict[str, list[Record]] = {}
     for record in spooled:

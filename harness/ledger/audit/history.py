@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 from harness.errors import ConfigurationError, HarnessError
@@ -12,6 +13,7 @@ from harness.formats.ledger_documents import Document, field_of
 from harness.formats.ledger_heads import HEADER, Head, end_of, read_heads
 from harness.git.branch_commits import own_commits, resolve
 from harness.git.repo import Repo
+from harness.ledger.ledger import ledger_contents
 from harness.model.entry import stamp
 from harness.model.paths import HEADS, LEDGER
 
@@ -114,14 +116,13 @@ def invented_beginnings(repo: Repo, tip: str) -> Iterator[str]:
         tip: the commit whose history is searched.
     """
     for root in repo.git.run("rev-list", "--max-parents=0", tip).text.split():
-        names = [name for name in repo.files(root, LEDGER) if name.endswith(".yaml") and name != HEADS]
+        contents = ledger_contents(repo, root)
+        contents.pop(HEADS, None)
         count = 0
-        for name in names:
-            try:
-                end = end_of(repo.read(root, name), name)
-            except HarnessError:
-                continue  # not a ledger file: the audit of the files names it
-            count += end.seq if end else 0
+        for name, content in contents.items():
+            with suppress(HarnessError):  # not a ledger file: the audit of the files names it
+                end = end_of(content, name)
+                count += end.seq if end else 0
         if count:
             yield (
                 f"the history was replaced: its first commit {root[:12]} already holds {count} ledger documents, and "

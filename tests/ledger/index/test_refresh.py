@@ -107,6 +107,20 @@ def test_a_rewritten_file_is_read_again_and_reported(
     assert {row.worker for row in index.rows()} == {"w99"}
 
 
+def test_a_rewritten_file_leaves_the_documents_of_entries_in_the_spool(
+    workspace: Workspace, ledger: Ledger, index: Index, repo: Repo
+) -> None:
+    fill(ledger)
+    ledger.flush(force=True)
+    spooled = ledger.append(draft())
+    index.refresh(repo)
+    path = workspace.root / FILE
+    path.write_text(path.read_text().replace('worker: "w01"', 'worker: "w99"', 1))
+    git(workspace.root, "commit", "-q", "-am", "tamper")
+    index.refresh(repo)
+    assert index.entry(PROBLEM, spooled.seq) == spooled
+
+
 def test_a_file_cut_by_a_reset_keeps_its_rows_until_it_is_put_back(
     workspace: Workspace, ledger: Ledger, index: Index, repo: Repo
 ) -> None:
