@@ -175,6 +175,19 @@ def test_the_pool_cannot_be_recognised_by_its_values() -> None:
         earlier_values.update(value.tolist())
 
 
+def test_no_draw_is_a_slice_of_the_pool_times_a_factor() -> None:
+    """Otherwise a candidate could look up a sum of the slice, and multiply it by the factor."""
+    for name in ("q", "bias", "decay", "rstd", "a_log"):
+        sample_problem = _problem_of_one_input(name, "float32", "T")
+        source = InputSource(sample_problem, seed=8)
+        value = source.draw(sample_problem.workloads[0])[name]
+        assert isinstance(value, torch.Tensor)
+        for pool in source._pools.values():
+            ratios, pool_ratios = value[1:3] / value[0], torch.stack((pool[1:-1], pool[2:])) / pool[:-2]
+            difference = (pool_ratios - ratios[:, None]).abs().amax(dim=0)
+            assert float(difference.min()) > 1e-5, name
+
+
 def copy_all(pieces: Sequence[Piece]) -> None:
     """Stands in for a device's copies, on the host's memory."""
     for piece in pieces:
