@@ -20,7 +20,7 @@ import pytest
 
 from harness.formats.problems import load_problem
 from harness.model.judging import JudgeAnswer, JudgeRequest
-from tests.judge.attacks.cases import HONEST, HONEST_CPP, HONEST_MEAN_CPP, PROBLEMS, write_problem
+from tests.judge.attacks.cases import HONEST, HONEST_CPP, HONEST_MEAN_CPP, HONEST_NORM_CPP, PROBLEMS, write_problem
 
 _ROOT = Path(__file__).resolve().parents[3]
 _PATIENCE_S = 240.0
@@ -182,7 +182,7 @@ class Courts:
     def honest(self, attack: Case) -> Case:
         """Return the honest solution that an attack is compared with."""
         if attack.language == "cpp":
-            return HONEST_MEAN_CPP if attack.problem == "mean" else HONEST_CPP
+            return {"mean": HONEST_MEAN_CPP, "norm": HONEST_NORM_CPP}.get(attack.problem, HONEST_CPP)
         return HONEST
 
     def naive_once(self, attack: Case) -> Naive:

@@ -1,4 +1,4 @@
-"""Attacks that learn the values from which the judge makes its inputs."""
+"""Attacks that rely on how the judge makes the values of inputs: what they are made of, and where they are large."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.judge.attacks.cases import MEAN_CPP, Attack
+from harness.model.verdict import Verdict
+from tests.judge.attacks.cases import MEAN_CPP, NORM_CPP, Attack
 from tests.judge.attacks.conftest import Courts
-from tests.judge.attacks.trial import gain_nothing, gains_without
+from tests.judge.attacks.trial import catch, gain_nothing, gains_without
 
 pytestmark = pytest.mark.xdist_group("judge")
 
@@ -103,6 +104,26 @@ LEARNED = Attack(
     off=("mixture",),
 )
 """A mean of a slice is its factor times a difference of two sums that are known once the values have been seen."""
+SAMPLED = Attack(
+    "part_of_each_row",
+    """
+    extern "C" void run(const uint16_t* x, uint16_t* out, int64_t rows) {
+        const int read = AXIS_K / 8 * 5, last = 32;
+        for (int64_t i = 0; i < rows; i++) {
+            const float begin = squares(x + i * AXIS_K, read);
+            const float end = squares(x + i * AXIS_K + AXIS_K - last, last);
+            out[i] = rounded(std::sqrt(begin / read * (AXIS_K - last) + end));
+        }
+    }
+    """,
+    (Verdict.INCORRECT_NUMERICAL,),
+    language="cpp",
+    problem="norm",
+    prelude=NORM_CPP,
+    reason_part="(inputs: spike)",
+    off=("spikes",),
+)
+"""The error of a sample of 40,960 values is 0.2 %, and 0.7 % are allowed in bfloat16."""
 
 
 @pytest.mark.slow
@@ -110,6 +131,17 @@ LEARNED = Attack(
 def test_learned_values_gain_where_inputs_are_single_slices(courts: Courts, tmp_path: Path) -> None:
     with courts.without("mixture", tmp_path) as undefended:
         gains_without(LEARNED, undefended)
+
+
+@pytest.mark.slow
+@pytest.mark.serial
+def test_a_sample_gains_where_only_the_last_value_is_large(courts: Courts, tmp_path: Path) -> None:
+    with courts.without("spikes", tmp_path) as undefended:
+        gains_without(SAMPLED, undefended)
+
+
+def test_a_sample_is_caught(courts: Courts) -> None:
+    catch(SAMPLED, courts)
 
 
 @pytest.mark.slow

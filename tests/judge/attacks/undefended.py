@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from harness.judge import __main__ as judge_process
 from harness.judge.devices import cpu
-from harness.judge.input_data import inputs
+from harness.judge.input_data import inputs, stress_inputs
 from harness.judge.isolation import seccomp
 from harness.judge.isolation.process_freezer import SandboxProcesses
 
@@ -42,10 +42,16 @@ def draw_single_slices() -> None:
     inputs._MIXED = frozenset()  # noqa: SLF001 - the defence that is switched off
 
 
+def draw_one_spike() -> None:
+    """Make only the last value of an input very large, in the stress case `spike`."""
+    stress_inputs._MOST_SPIKES = 0  # noqa: SLF001 - the defence that is switched off
+
+
 DEFENCES: dict[str, Callable[[], None]] = {
     "timers": allow_timers,
     "stop": trust_the_stop,
     "mixture": draw_single_slices,
+    "spikes": draw_one_spike,
 }
 """Function that switches each named defence off."""
 
