@@ -175,6 +175,19 @@ def test_the_pool_cannot_be_recognised_by_its_values() -> None:
         earlier_values.update(value.tolist())
 
 
+def test_no_draw_is_a_slice_of_the_pool_times_a_factor() -> None:
+    """Otherwise a candidate could look up a sum of the slice, and multiply it by the factor."""
+    for name in ("q", "bias", "decay", "rstd", "a_log"):
+        sample_problem = _problem_of_one_input(name, "float32", "T")
+        source = InputSource(sample_problem, seed=8)
+        value = source.draw(sample_problem.workloads[0])[name]
+        assert isinstance(value, torch.Tensor)
+        for pool in source._pools.values():  # noqa: SLF001
+            ratios, pool_ratios = value[1:3] / value[0], torch.stack((pool[1:-1], pool[2:])) / pool[:-2]
+            difference = (pool_ratios - ratios[:, None]).abs().amax(dim=0)
+            assert float(difference.min()) > 1e-5, name
+
+
 def copy_all(pieces: Sequence[Piece]) -> None:
     """Stands in for a device's copies, on the host's memory."""
     for piece in pieces:
@@ -412,7 +425,12 @@ def test_each_stress_case_has_its_values() -> None:
     assert not bool(values_by_case["tail"][:-1, :-3].any())
     assert bool(values_by_case["tail"][:, -3:].all())
     assert bool(values_by_case["tail"][-1].all())
-    assert float(values_by_case["spike"].view(-1)[-1]) == 512.0
+    spike = values_by_case["spike"]
+    assert float(spike.view(-1)[-1]) == 512.0
+    assert 10 < int((spike == 512.0).sum()) <= 17
+    another = make("spike", sample_problem, workload, source.draw(workload))["q"]
+    assert isinstance(another, torch.Tensor)
+    assert not torch.equal(spike == 512.0, another == 512.0)
     assert set(values_by_case["integers"].flatten().tolist()) == {-2.0, -1.0, 0.0, 1.0, 2.0}
 
 

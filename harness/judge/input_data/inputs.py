@@ -2,8 +2,10 @@
 
 For each distribution, an evaluation creates a pool of random values from secret seeds. A tensor is then filled at the
 speed of a copy: slices of the pool at secret offsets, multiplied by a secret factor near 1 or -1. The factor changes
-every value, so that a candidate that has read the pool cannot look results up instead of computing them.
-`harness.judge.input_data.roles` defines the roles.
+every value, so that a candidate that has read the pool cannot look up the results of a unary function. A sum or a norm
+is multiplied by the same factor, so it can be looked up. On a CPU each slice of activations, weights and most other
+floats is therefore the sum of two slices at independent offsets, with secret weights: a candidate would have to search
+the whole pool for both, which takes longer than the computation. `harness.judge.input_data.roles` defines the roles.
 """
 
 from __future__ import annotations
@@ -31,6 +33,9 @@ _SIGNED = frozenset({Role.NORMAL, Role.BIAS, Role.WEIGHT})
 _UNSIGNED = (Role.AROUND_ONE, Role.POSITIVE, Role.NEGATIVE, Role.DECAY)
 _FACTORS = {**dict.fromkeys(_SIGNED, 0.1), **dict.fromkeys(_UNSIGNED, 0.03)}
 """Roles whose slices are multiplied by a factor -> largest difference of the factor's magnitude from 1."""
+_MIXED = _SIGNED | {Role.POSITIVE, Role.NEGATIVE, Role.DECAY}
+"""Roles whose slices are sums of two slices of the pool. A sum of two normal variates is normal, and an average of two
+values is within the same bounds. AROUND_ONE is not mixed: an average of its values may be 1."""
 _BATCH_SCALABLE = frozenset({torch.float32, torch.float16, torch.bfloat16})
 _SCALABLE = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16})
 _DEPENDENT = frozenset({Role.OFFSETS, Role.DISTINCT})
@@ -243,11 +248,27 @@ class InputSource:
                 source, destination = pool.data_ptr() + offset * size, flat.data_ptr() + begin * size
                 pieces.append(Piece(source, destination, length, plan.dtype, factor))
             else:
-                _copy(pool[offset : offset + length], flat[begin : begin + length], factor)
+                part = flat[begin : begin + length]
+                if factor is not None and role in _MIXED:
+                    self._mix(pool, offset, part, factor, role)
+                else:
+                    _copy(pool[offset : offset + length], part, factor)
             begin += length
         if role in {Role.MASK, Role.ADDITIVE_MASK} and plan.shape:
             self._flush(pieces)
             target.view(-1, plan.shape[-1])[:, 0] = 0 if role is Role.ADDITIVE_MASK else 1
+
+    def _mix(self, pool: torch.Tensor, offset: int, target: torch.Tensor, factor: float, role: Role) -> None:
+        """Write the weighted sum of two slices of a pool, the second at an offset of its own, times a factor."""
+        second_offset = self._random.randrange(len(pool) - target.numel() + 1)
+        if role in _SIGNED:
+            angle = self._random.uniform(math.pi / 8, 3 * math.pi / 8)
+            weights = math.cos(angle), math.sin(angle)  # the sum has the variance of its parts
+        else:
+            share = self._random.uniform(0.3, 0.7)
+            weights = share, 1 - share
+        torch.mul(pool[offset : offset + target.numel()], weights[0] * factor, out=target)
+        target.add_(pool[second_offset : second_offset + target.numel()], alpha=weights[1] * factor)
 
     def _factor(self, plan: _Plan) -> float | None:
         """Return the factor of a slice; None for a slice that is copied unchanged."""

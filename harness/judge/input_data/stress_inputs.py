@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import secrets
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
@@ -19,6 +20,8 @@ from harness.model.problem import Problem, RandomInput, Tolerance, Workload
 
 _FLOATS = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16})
 _TAIL = 3
+_MOST_SPIKES, _VALUES_PER_SPIKE = 16, 64
+"""Largest number of large values at secret positions, and number of all values for each of them."""
 _SELECTS = re.compile(r"\b(topk|arg(max|min|sort)|sort|kthvalue|multinomial|searchsorted|unique)\b")
 """Operations of a reference that select among equal values, where a correct implementation may select another one."""
 _WITHOUT_TIES = ("large", "small")
@@ -51,8 +54,14 @@ def _tail(tensor: torch.Tensor, _: Role) -> None:
 
 
 def _spike(tensor: torch.Tensor, _: Role) -> None:
-    """Set the last value to a very large one."""
-    tensor.view(-1)[-1] = 512.0
+    """Set the last value and a few at secret positions to a very large one.
+
+    Without the latter, a sum that omits part of a row could pass where the error of a random sample is allowed.
+    """
+    last = tensor.numel() - 1
+    count = min(_MOST_SPIKES, last // _VALUES_PER_SPIKE)
+    positions = [last, *(secrets.randbelow(last) for _ in range(count))]
+    tensor.view(-1)[torch.tensor(positions, device=tensor.device)] = 512.0
 
 
 def _integers(tensor: torch.Tensor, role: Role) -> None:

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import yaml
 
@@ -15,7 +15,12 @@ from harness.model.verdict import Verdict
 
 N = K = 256
 LONG = 1 << 16
-_ATOL = {"linear": 1e-2, "linear_twice": 1e-2, "mean": 3e-2}
+_TOLERANCES = {
+    "linear": {"max_atol": 1e-2},
+    "linear_twice": {"max_atol": 1e-2},
+    "mean": {"max_atol": 3e-2},
+    "norm": {"max_atol": 1e-3, "max_rtol": 0.016},
+}
 _SUITE = "attacked"
 
 _LINEAR = {
@@ -39,22 +44,29 @@ _MEAN = {
     "outputs": {"out": {"shape": ["M"], "dtype": "float32"}},
     "reference": "def run(x):\n    return x.mean(-1)\n",
 }
-_ROWS = {"linear": (96,), "linear_twice": (96, 160), "mean": (8,)}
-PROBLEMS = ("linear", "linear_twice", "mean")
-"""A constant is within the tolerance of `mean`: its outputs have a standard deviation of 0.004."""
+_NORM = {
+    **_MEAN,
+    "name": "norm",
+    "inputs": {"x": {"shape": ["M", "K"], "dtype": "bfloat16"}},
+    "outputs": {"out": {"shape": ["M"], "dtype": "bfloat16"}},
+    "reference": "def run(x):\n    return x.float().norm(dim=-1).to(x.dtype)\n",
+}
+_DEFINITIONS = {"linear": _LINEAR, "linear_twice": _LINEAR, "mean": _MEAN, "norm": _NORM}
+_ROWS = {"linear": (96,), "linear_twice": (96, 160), "mean": (8,), "norm": (8,)}
+PROBLEMS = ("linear", "linear_twice", "mean", "norm")
+"""A constant is within the tolerance of `mean`: its outputs have a standard deviation of 0.004. Outputs of `norm` have
+so few bits that a part of a random row gives the same."""
 
 
 def write_problem(directory: Path, name: str) -> Path:
     """Write the problem directory `directory/attacked/NAME` and return it."""
     root = directory / _SUITE / name
     root.mkdir(parents=True)
-    definition = _MEAN if name == "mean" else _LINEAR
+    definition: dict[str, Any] = _DEFINITIONS[name]
     (root / "definition.json").write_text(json.dumps(definition))
     inputs = {input_name: {"type": "random"} for input_name in definition["inputs"]}
     lines = [
-        json.dumps(
-            {"uuid": f"{name}-{rows}", "axes": {"M": rows}, "inputs": inputs, "tolerance": {"max_atol": _ATOL[name]}}
-        )
+        json.dumps({"uuid": f"{name}-{rows}", "axes": {"M": rows}, "inputs": inputs, "tolerance": _TOLERANCES[name]})
         for rows in _ROWS[name]
     ]
     (root / "workload.jsonl").write_text("\n".join(lines) + "\n")
@@ -160,6 +172,64 @@ HONEST_CPP = Attack(
 extern "C" void run(const float* x, const float* weight, float* out, int64_t rows) { compute(x, weight, out, rows); }
 """,
     language="cpp",
+)
+MEAN_CPP = """
+#include <cstdint>
+
+static void compute(const float* x, float* out, int64_t rows) {
+    for (int64_t i = 0; i < rows; i++) {
+        float sums[32] = {};
+        for (int k = 0; k < AXIS_K; k += 32)
+            for (int lane = 0; lane < 32; lane++) sums[lane] += x[i * AXIS_K + k + lane];
+        float sum = 0;
+        for (int lane = 0; lane < 32; lane++) sum += sums[lane];
+        out[i] = sum / AXIS_K;
+    }
+}
+"""
+"""The same for the problem `mean`."""
+HONEST_MEAN_CPP = Attack(
+    "honest_mean_cpp",
+    MEAN_CPP + 'extern "C" void run(const float* x, float* out, int64_t rows) { compute(x, out, rows); }\n',
+    language="cpp",
+    problem="mean",
+)
+NORM_CPP = """
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+static float squares(const uint16_t* x, int count) {
+    float sums[32] = {};
+    for (int k = 0; k < count; k += 32)
+        for (int lane = 0; lane < 32; lane++) {
+            const uint32_t bits = uint32_t(x[k + lane]) << 16;
+            float value;
+            std::memcpy(&value, &bits, 4);
+            sums[lane] += value * value;
+        }
+    float sum = 0;
+    for (int lane = 0; lane < 32; lane++) sum += sums[lane];
+    return sum;
+}
+
+static uint16_t rounded(float value) {
+    uint32_t bits;
+    std::memcpy(&bits, &value, 4);
+    return uint16_t((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+"""
+"""Parts of a solution of the problem `norm`."""
+HONEST_NORM_CPP = Attack(
+    "honest_norm_cpp",
+    NORM_CPP
+    + """
+extern "C" void run(const uint16_t* x, uint16_t* out, int64_t rows) {
+    for (int64_t i = 0; i < rows; i++) out[i] = rounded(std::sqrt(squares(x + i * AXIS_K, AXIS_K)));
+}
+""",
+    language="cpp",
+    problem="norm",
 )
 ESCAPE = """
 worked = None

@@ -20,7 +20,7 @@ import pytest
 
 from harness.formats.problems import load_problem
 from harness.model.judging import JudgeAnswer, JudgeRequest
-from tests.judge.attacks.cases import HONEST, HONEST_CPP, PROBLEMS, write_problem
+from tests.judge.attacks.cases import HONEST, HONEST_CPP, HONEST_MEAN_CPP, HONEST_NORM_CPP, PROBLEMS, write_problem
 
 _ROOT = Path(__file__).resolve().parents[3]
 _PATIENCE_S = 240.0
@@ -181,7 +181,9 @@ class Courts:
 
     def honest(self, attack: Case) -> Case:
         """Return the honest solution that an attack is compared with."""
-        return HONEST_CPP if attack.language == "cpp" else HONEST
+        if attack.language == "cpp":
+            return {"mean": HONEST_MEAN_CPP, "norm": HONEST_NORM_CPP}.get(attack.problem, HONEST_CPP)
+        return HONEST
 
     def naive_once(self, attack: Case) -> Naive:
         """Return the naive judge's result for an honest solution, which is judged once per test process."""

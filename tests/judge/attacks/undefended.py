@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from harness.judge import __main__ as judge_process
 from harness.judge.devices import cpu
+from harness.judge.input_data import inputs, stress_inputs
 from harness.judge.isolation import seccomp
 from harness.judge.isolation.process_freezer import SandboxProcesses
 
@@ -36,7 +37,22 @@ def trust_the_stop() -> None:
     SandboxProcesses.proved_slices = None  # type: ignore[assignment]
 
 
-DEFENCES: dict[str, Callable[[], None]] = {"timers": allow_timers, "stop": trust_the_stop}
+def draw_single_slices() -> None:
+    """Make every input of slices of its pool that are not sums of two slices."""
+    inputs._MIXED = frozenset()  # noqa: SLF001 - the defence that is switched off
+
+
+def draw_one_spike() -> None:
+    """Make only the last value of an input very large, in the stress case `spike`."""
+    stress_inputs._MOST_SPIKES = 0  # noqa: SLF001 - the defence that is switched off
+
+
+DEFENCES: dict[str, Callable[[], None]] = {
+    "timers": allow_timers,
+    "stop": trust_the_stop,
+    "mixture": draw_single_slices,
+    "spikes": draw_one_spike,
+}
 """Function that switches each named defence off."""
 
 
