@@ -154,6 +154,7 @@ class Evaluation:
     def _choose_clock(self, *, sealed: bool) -> None:
         self._device = self._judge.device.clock(sealed=sealed)
         self._opponents = self._judge.opponents(self._device)
+        self._inputs.for_host_code = not sealed
 
     def _timed_workloads(self) -> list[WorkloadResult]:
         self._prepare_opponents()

@@ -4,7 +4,7 @@ import ctypes
 import json
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from harness.errors import FormatError
-from harness.judge.input_data.inputs import InputSource, Piece
+from harness.judge.input_data.inputs import CopyAll, InputSource, Piece
 from harness.judge.input_data.roles import Role, purpose_of
 from harness.judge.input_data.stress_inputs import CASES, make, stress_cases, tolerance_for
-from harness.judge.reference import InvalidReferenceError
+from harness.judge.reference import InvalidReferenceError, Value
 from harness.model.problem import Problem, SafetensorsInput
 from harness.sol.problem_tensors import tensor_of_file, torch_dtype
 from tests.judge.problem_in_memory import problem, tensor
@@ -175,19 +175,6 @@ def test_the_pool_cannot_be_recognised_by_its_values() -> None:
         earlier_values.update(value.tolist())
 
 
-def test_no_draw_is_a_slice_of_the_pool_times_a_factor() -> None:
-    """Otherwise a candidate could look up a sum of the slice, and multiply it by the factor."""
-    for name in ("q", "bias", "decay", "rstd", "a_log"):
-        sample_problem = _problem_of_one_input(name, "float32", "T")
-        source = InputSource(sample_problem, seed=8)
-        value = source.draw(sample_problem.workloads[0])[name]
-        assert isinstance(value, torch.Tensor)
-        for pool in source._pools.values():  # noqa: SLF001
-            ratios, pool_ratios = value[1:3] / value[0], torch.stack((pool[1:-1], pool[2:])) / pool[:-2]
-            difference = (pool_ratios - ratios[:, None]).abs().amax(dim=0)
-            assert float(difference.min()) > 1e-5, name
-
-
 def copy_all(pieces: Sequence[Piece]) -> None:
     """Stands in for a device's copies, on the host's memory."""
     for piece in pieces:
@@ -199,8 +186,50 @@ def copy_all(pieces: Sequence[Piece]) -> None:
         target.copy_(source if piece.factor is None else source * piece.factor)
 
 
+def _tensors(inputs: Mapping[str, Value]) -> dict[str, torch.Tensor]:
+    return {name: value for name, value in inputs.items() if isinstance(value, torch.Tensor)}
+
+
+def _is_slice_of_a_pool(value: torch.Tensor, source: InputSource) -> bool:
+    """Return true if the ratios of the first three values are those of three neighbours in a pool."""
+    ratios = value[1:3] / value[0]
+    for pool in source._pools.values():  # noqa: SLF001
+        difference = (torch.stack((pool[1:-1], pool[2:])) / pool[:-2] - ratios[:, None]).abs().amax(dim=0)
+        if float(difference.min()) <= 1e-5:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("batched_copy", [None, copy_all])
+@pytest.mark.parametrize("name", ["q", "bias", "decay", "rstd", "a_log"])
+def test_host_code_gets_no_slice_of_the_pool_times_a_factor(name: str, batched_copy: CopyAll | None) -> None:
+    """Otherwise a candidate could look up a sum of the slice, and multiply it by the factor."""
+    sample_problem = _problem_of_one_input(name, "float32", "T")
+    source = InputSource(sample_problem, seed=8, copy_all=batched_copy)
+    values = _tensors(source.draw(sample_problem.workloads[0]))
+    source.refill_all(sample_problem.workloads[0], [values])
+    assert not _is_slice_of_a_pool(values[name], source)
+
+
+def test_device_code_gets_slices_in_one_launch() -> None:
+    sample_problem = _problem_of_one_input("q", "float32", "T")
+    launches: list[int] = []
+
+    def count_and_copy(pieces: Sequence[Piece]) -> None:
+        launches.append(len(pieces))
+        copy_all(pieces)
+
+    source = InputSource(sample_problem, seed=8, copy_all=count_and_copy)
+    source.for_host_code = False
+    sets = [_tensors(source.draw(sample_problem.workloads[0])) for _ in range(5)]
+    source.refill_all(sample_problem.workloads[0], sets)
+    assert all(_is_slice_of_a_pool(values["q"], source) for values in sets)
+    assert launches == [10], "two inputs of five sets"
+
+
+@pytest.mark.parametrize("for_host_code", [True, False])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_sets_of_one_batch_have_the_same_distribution_as_single_sets(dtype: str) -> None:
+def test_sets_of_one_batch_have_the_same_distribution_as_single_sets(dtype: str, *, for_host_code: bool) -> None:
     inputs = {"x": tensor(dtype, "R", "C"), "weight": tensor(dtype, "C")}
     sample_problem = problem(
         inputs, {"y": tensor(dtype, "R", "C")}, "def run(x, weight):\n    return x\n", {"R": 16, "C": 512}
@@ -212,7 +241,9 @@ def test_sets_of_one_batch_have_the_same_distribution_as_single_sets(dtype: str)
         }
         for _ in range(64)
     ]
-    InputSource(sample_problem, seed=3, copy_all=copy_all).refill_all(sample_problem.workloads[0], sets)
+    source = InputSource(sample_problem, seed=3, copy_all=copy_all)
+    source.for_host_code = for_host_code
+    source.refill_all(sample_problem.workloads[0], sets)
     x = torch.stack([into["x"].float() for into in sets])
     assert abs(float(x.std()) - 1.0) < 0.05
     assert abs(float(x.mean())) < 0.02

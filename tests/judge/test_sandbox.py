@@ -126,6 +126,7 @@ attempt("mq_notify", 244, 0, None)
 attempt("F_SETOWN", 72, 0, 8, os.getpid())
 attempt("F_SETSIG", 72, 0, 10, 18)
 attempt("F_SETOWN_EX", 72, 0, 15, None)
+attempt("PR_SCHED_CORE", 157, 62, 1, 0, 0, 0)
 attempt("MADV_COLLAPSE", 28, None, 0, 25)
 attempt("MADV_HUGEPAGE", 28, None, 0, 14)
 attempt("MADV_REMOVE", 28, None, 0, 9)
@@ -135,7 +136,7 @@ attempt("FALLOC_FL_ZERO_RANGE", 285, 0, 0x10, 0, 4096)
         tmp_path,
     )
     lines = [line.split() for line in output.splitlines()]
-    assert len(lines) == 25
+    assert len(lines) == 26
     assert all(answer == "-1" and error == "1" for _, answer, error in lines), output
 
 

@@ -3,9 +3,10 @@
 For each distribution, an evaluation creates a pool of random values from secret seeds. A tensor is then filled at the
 speed of a copy: slices of the pool at secret offsets, multiplied by a secret factor near 1 or -1. The factor changes
 every value, so that a candidate that has read the pool cannot look up the results of a unary function. A sum or a norm
-is multiplied by the same factor, so it can be looked up. On a CPU each slice of activations, weights and most other
-floats is therefore the sum of two slices at independent offsets, with secret weights: a candidate would have to search
-the whole pool for both, which takes longer than the computation. `harness.judge.input_data.roles` defines the roles.
+is multiplied by the same factor, so it can be looked up. For host code of a candidate, which can keep the pool, each
+slice of activations, weights and most other floats is therefore the sum of two slices at independent offsets, with
+secret weights: it would have to search the whole pool for both, which takes longer than the computation.
+`harness.judge.input_data.roles` defines the roles.
 """
 
 from __future__ import annotations
@@ -102,6 +103,8 @@ class InputSource:
         """Pool by the id of a plan; the plans exist as long as this object."""
         self._plans: dict[str, tuple[_Plan, ...]] = {}
         self._files: dict[tuple[str, str], torch.Tensor] = {}
+        self.for_host_code = True
+        """False if only sealed or recorded code receives the inputs: it keeps nothing from one call to the next."""
 
     def draw(self, workload: Workload) -> dict[str, Value]:
         """Return new inputs of a workload by name, in declaration order: tensors and Python scalars.
@@ -159,7 +162,7 @@ class InputSource:
         for into in sets:
             self._fill_specified(workload, into)
         for plan in self._random_inputs(workload):
-            if self._is_one_slice(plan):
+            if self._is_one_slice(plan) and not self._is_mixed(plan):
                 self._fill_all(plan, [into[plan.name].data_ptr() for into in sets], pieces)
                 continue
             for into, slices_of_set in zip(sets, slices, strict=True):
@@ -242,21 +245,21 @@ class InputSource:
             slices[pair] = list(_slices(count, len(pool), row, self._random))
         begin = 0
         for offset, length in slices[pair]:
-            factor = self._factor(plan)
-            if pieces is not None and (factor is None or plan.dtype in _BATCH_SCALABLE):
-                size = plan.dtype.itemsize
-                source, destination = pool.data_ptr() + offset * size, flat.data_ptr() + begin * size
-                pieces.append(Piece(source, destination, length, plan.dtype, factor))
+            factor, part = self._factor(plan), flat[begin : begin + length]
+            if factor is not None and self._is_mixed(plan):
+                self._mix(pool, offset, part, factor, role)
+            elif pieces is not None and (factor is None or plan.dtype in _BATCH_SCALABLE):
+                source = pool.data_ptr() + offset * plan.dtype.itemsize
+                pieces.append(Piece(source, part.data_ptr(), length, plan.dtype, factor))
             else:
-                part = flat[begin : begin + length]
-                if factor is not None and role in _MIXED:
-                    self._mix(pool, offset, part, factor, role)
-                else:
-                    _copy(pool[offset : offset + length], part, factor)
+                _copy(pool[offset : offset + length], part, factor)
             begin += length
         if role in {Role.MASK, Role.ADDITIVE_MASK} and plan.shape:
             self._flush(pieces)
             target.view(-1, plan.shape[-1])[:, 0] = 0 if role is Role.ADDITIVE_MASK else 1
+
+    def _is_mixed(self, plan: _Plan) -> bool:
+        return self.for_host_code and plan.purpose.role in _MIXED and plan.dtype in _SCALABLE
 
     def _mix(self, pool: torch.Tensor, offset: int, target: torch.Tensor, factor: float, role: Role) -> None:
         """Write the weighted sum of two slices of a pool, the second at an offset of its own, times a factor."""

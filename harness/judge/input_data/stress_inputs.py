@@ -65,7 +65,8 @@ def _spike(tensor: torch.Tensor, _: Role) -> None:
 
 
 def _integers(tensor: torch.Tensor, role: Role) -> None:
-    tensor.copy_(torch.randint(*_INTEGERS[role], tensor.shape, device=tensor.device))
+    generator = torch.Generator(tensor.device).manual_seed(secrets.randbits(63))  # torch's own has a known seed
+    tensor.copy_(torch.randint(*_INTEGERS[role], tensor.shape, generator=generator, device=tensor.device))
 
 
 CASES = {

@@ -69,6 +69,9 @@ _CLONE = {"x86_64": 56, "aarch64": 220}
 _FCNTL = {"x86_64": 72, "aarch64": 25}
 _SIGNALS_BY_DESCRIPTOR = (8, 10, 15)
 """fcntl's F_SETOWN, F_SETSIG and F_SETOWN_EX, which set the signal of a ready descriptor and its receiver."""
+_PRCTL = {"x86_64": 157, "aarch64": 167}
+_SCHED_CORE = (62,)
+"""prctl's PR_SCHED_CORE, after which a core's other hardware threads run no other process, such as the judge."""
 _MADVISE = {"x86_64": 28, "aarch64": 233}
 _COLLAPSE = (25,)
 _OTHER_PAGES = (9, 14, *_COLLAPSE)
@@ -117,6 +120,7 @@ def program(machine: str | None = None, *, shares_pages: bool = True) -> bytes:
     for number in denied:
         code += [_instruction(_JUMP_EQ, number, 0, 1), deny]
     code += _denied_by_argument(_FCNTL[machine], _ARG1, _SIGNALS_BY_DESCRIPTOR)
+    code += _denied_by_argument(_PRCTL[machine], _ARG0, _SCHED_CORE)
     code += _denied_by_argument(_MADVISE[machine], _ARG2, _OTHER_PAGES if shares_pages else _COLLAPSE)
     if shares_pages:
         code += [
