@@ -91,7 +91,7 @@ class WorkloadSets:
 
         def apply_stress(number: int) -> None:
             if kinds and kinds[number]:
-                stress_inputs.make(kinds[number], self.problem, self.workload, sets[number])
+                stress_inputs.make(kinds[number], self.problem, self.workload, sets[number], self.source.random)
 
         if self.source.at_once:
             self.source.refill_all(self.workload, sets)

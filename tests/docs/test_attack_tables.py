@@ -12,7 +12,7 @@ from tests.gpu import cases
 from tests.gpu.attacks import ATTACKS as GPU_ATTACKS
 from tests.gpu.controls import CONTROLS
 from tests.judge.attacks import cases as cpu_cases
-from tests.judge.attacks import test_answers, test_build, test_clock, test_reach, test_stopped
+from tests.judge.attacks import test_answers, test_build, test_clock, test_input_values, test_reach, test_stopped
 
 Row = dict[str, str]
 _PAGE = Path(__file__).parents[2] / "docs/trust.md"
@@ -20,6 +20,7 @@ CPU_ATTACKS: tuple[cpu_cases.Attack, ...] = (
     *test_answers.ATTACKS, *test_build.READS, *test_build.RUNS, test_build.ENDLESS,
     *test_clock.LATER, *test_clock.REDUCERS, *test_clock.BENT,
     *test_reach.DENIED, *test_reach.CAUGHT, test_reach.ON_DISK, *test_stopped.ATTACKS,
+    *test_input_values.ATTACKS,
 )  # fmt: skip
 _ON_A_GPU = {
     "batch", "left behind", "overlap", "L2", "resident", "wait value", "polling", "background", "early", "calibration",

@@ -31,7 +31,7 @@ def _checked(sample_problem: Problem, run: Callable[..., torch.Tensor], kind: st
     workload = sample_problem.workloads[0]
     drawn = check.sets.source.draw(workload)
     if kind:
-        make(kind, sample_problem, workload, drawn)
+        make(kind, sample_problem, workload, drawn, check.sets.source.random)
     inputs = list(drawn.values())
     return check.check(inputs, check.expected(inputs), {"out": run(*inputs)}, kind)
 
@@ -63,12 +63,8 @@ def test_an_implementation_better_than_the_reference_passes_everywhere(dtype: st
 def test_the_reference_is_wrong_on_large_bfloat16_inputs() -> None:
     """Show that the inputs of the test above have an effect."""
     sample_problem = _attention("bfloat16")
-    drawn = make(
-        "large",
-        sample_problem,
-        sample_problem.workloads[0],
-        InputSource(sample_problem, seed=3).draw(sample_problem.workloads[0]),
-    )
+    source, workload = InputSource(sample_problem, seed=3), sample_problem.workloads[0]
+    drawn = make("large", sample_problem, workload, source.draw(workload), source.random)
     inputs = [value for value in drawn.values() if isinstance(value, torch.Tensor)]
     output = _in_float32(*inputs)
     reference_output = load_reference(sample_problem).outputs(inputs)["out"]

@@ -445,7 +445,7 @@ def test_each_stress_case_has_its_values() -> None:
     source = InputSource(sample_problem, seed=9)
     values_by_case = {}
     for case in CASES:
-        value = make(case, sample_problem, workload, source.draw(workload))["q"]
+        value = make(case, sample_problem, workload, source.draw(workload), source.random)["q"]
         assert isinstance(value, torch.Tensor)
         values_by_case[case] = value
     assert 200 < float(values_by_case["large"].std()) < 320
@@ -459,7 +459,7 @@ def test_each_stress_case_has_its_values() -> None:
     spike = values_by_case["spike"]
     assert float(spike.view(-1)[-1]) == 512.0
     assert 10 < int((spike == 512.0).sum()) <= 17
-    another = make("spike", sample_problem, workload, source.draw(workload))["q"]
+    another = make("spike", sample_problem, workload, source.draw(workload), source.random)["q"]
     assert isinstance(another, torch.Tensor)
     assert not torch.equal(spike == 512.0, another == 512.0)
     assert set(values_by_case["integers"].flatten().tolist()) == {-2.0, -1.0, 0.0, 1.0, 2.0}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -82,7 +83,7 @@ class SmallJudge:
                 self._ordinary = self.source.draw(self.workload)
             inputs = {name: self._copied(name, value, kind) for name, value in self._ordinary.items()}
             if kind:
-                stress_inputs.make(kind, self.problem, self.workload, inputs)
+                stress_inputs.make(kind, self.problem, self.workload, inputs, random.Random(f"{SEED} {kind}"))  # noqa: S311
         self._truths.clear()
         self._tolerances.clear()
         self._sums.clear()

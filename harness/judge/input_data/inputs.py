@@ -97,7 +97,7 @@ class InputSource:
         self._reference = reference
         self._device = device or torch.device("cpu")
         self._copy_all = copy_all
-        self._random: random.Random = random.SystemRandom() if seed is None else random.Random(seed)  # noqa: S311
+        self.random: random.Random = random.SystemRandom() if seed is None else random.Random(seed)  # noqa: S311
         self._pools: dict[tuple[Purpose, torch.dtype, int], torch.Tensor] = {}
         self._pool_of: dict[int, torch.Tensor] = {}
         """Pool by the id of a plan; the plans exist as long as this object."""
@@ -200,7 +200,7 @@ class InputSource:
         pool = self._pool_for(plan, count, 1)
         begin, size, offsets = pool.data_ptr(), plan.dtype.itemsize, len(pool) - count + 1
         width, signed = _FACTORS[purpose.role], purpose.role in _SIGNED
-        words = struct.unpack(f"={2 * len(targets)}Q", self._random.randbytes(16 * len(targets)))
+        words = struct.unpack(f"={2 * len(targets)}Q", self.random.randbytes(16 * len(targets)))
         for target, position, word in zip(targets, words[::2], words[1::2], strict=True):
             factor = (1 + width * ((word >> 11) * 2.0**-52 - 1)) * purpose.std
             source = begin + position % offsets * size
@@ -231,18 +231,18 @@ class InputSource:
         if count == 0:
             return
         if plan.scalar:
-            target.fill_(_scalar(plan, self._random))
+            target.fill_(_scalar(plan, self.random))
             return
         flat = target.view(-1)
         if role in _DEPENDENT:
-            generator = torch.Generator(self._device).manual_seed(self._random.getrandbits(63))
+            generator = torch.Generator(self._device).manual_seed(self.random.getrandbits(63))
             flat.copy_(dependent_values(plan.purpose, count, generator))
             return
         row = plan.shape[-1] if plan.shape and role is Role.PROBABILITY else 1
         pool = self._pool_for(plan, count, row)
         pair = plan.name.lower().replace("cos", "sin") if role in {Role.COSINE, Role.SINE} else plan.name
         if pair not in slices:
-            slices[pair] = list(_slices(count, len(pool), row, self._random))
+            slices[pair] = list(_slices(count, len(pool), row, self.random))
         begin = 0
         for offset, length in slices[pair]:
             factor, part = self._factor(plan), flat[begin : begin + length]
@@ -263,12 +263,12 @@ class InputSource:
 
     def _mix(self, pool: torch.Tensor, offset: int, target: torch.Tensor, factor: float, role: Role) -> None:
         """Write the weighted sum of two slices of a pool, the second at an offset of its own, times a factor."""
-        second_offset = self._random.randrange(len(pool) - target.numel() + 1)
+        second_offset = self.random.randrange(len(pool) - target.numel() + 1)
         if role in _SIGNED:
-            angle = self._random.uniform(math.pi / 8, 3 * math.pi / 8)
+            angle = self.random.uniform(math.pi / 8, 3 * math.pi / 8)
             weights = math.cos(angle), math.sin(angle)  # the sum has the variance of its parts
         else:
-            share = self._random.uniform(0.3, 0.7)
+            share = self.random.uniform(0.3, 0.7)
             weights = share, 1 - share
         torch.mul(pool[offset : offset + target.numel()], weights[0] * factor, out=target)
         target.add_(pool[second_offset : second_offset + target.numel()], alpha=weights[1] * factor)
@@ -278,8 +278,8 @@ class InputSource:
         width = _FACTORS.get(plan.purpose.role)
         if width is None or plan.dtype not in _SCALABLE:
             return None
-        factor = self._random.uniform(1 - width, 1 + width) * plan.purpose.std
-        return -factor if plan.purpose.role in _SIGNED and self._random.random() < 0.5 else factor
+        factor = self.random.uniform(1 - width, 1 + width) * plan.purpose.std
+        return -factor if plan.purpose.role in _SIGNED and self.random.random() < 0.5 else factor
 
     def _pool_for(self, plan: _Plan, count: int, row: int) -> torch.Tensor:
         pool = self._pool_of.get(id(plan))
@@ -298,7 +298,7 @@ class InputSource:
             new_keys = [key]
             if is_angle:
                 new_keys = [(replace(purpose, role=role), plan.dtype, row) for role in (Role.COSINE, Role.SINE)]
-            seed = self._random.getrandbits(63)
+            seed = self.random.getrandbits(63)
             for new_key in new_keys:
                 generator = torch.Generator(self._device).manual_seed(seed)
                 self._pools[new_key] = independent_values(new_key[0], rows, row, generator).to(plan.dtype)
@@ -313,7 +313,7 @@ class InputSource:
             )
         sizes = self._problem.sizes(workload)
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self._random.getrandbits(63))
+            torch.manual_seed(self.random.getrandbits(63))
             try:
                 inputs = self._reference.custom_inputs({**sizes, **workload.scalars}, self._device)
             except Exception as error:

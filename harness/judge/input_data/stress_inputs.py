@@ -7,8 +7,8 @@ for small integers also the factors and summands of the activations.
 from __future__ import annotations
 
 import math
+import random
 import re
-import secrets
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
@@ -34,8 +34,8 @@ _SMALLEST = {torch.float16: 2.0**-20, torch.float64: 2.0**-1040}
 class Case:
     """A stress case: the change of the inputs, and the comparison of the outputs."""
 
-    change: Callable[[torch.Tensor, Role], object]
-    """Changes an input of one of these roles in place."""
+    change: Callable[[torch.Tensor, Role, random.Random], object]
+    """Changes an input of one of these roles in place, with random numbers from a generator."""
     roles: Collection[Role] = (Role.NORMAL,)
     scaled: bool = False
     """Scale the absolute tolerance with the outputs."""
@@ -43,7 +43,7 @@ class Case:
     """Outputs that are all zero are wrong."""
 
 
-def _tail(tensor: torch.Tensor, _: Role) -> None:
+def _tail(tensor: torch.Tensor, *_: object) -> None:
     """Set all values to zero except the last row and the last few of each row, where kernels process remainders."""
     if tensor.dim() == 0:
         return
@@ -53,28 +53,28 @@ def _tail(tensor: torch.Tensor, _: Role) -> None:
     tensor.mul_(4.0)
 
 
-def _spike(tensor: torch.Tensor, _: Role) -> None:
+def _spike(tensor: torch.Tensor, _: Role, generator: random.Random) -> None:
     """Set the last value and a few at secret positions to a very large one.
 
     Without the latter, a sum that omits part of a row could pass where the error of a random sample is allowed.
     """
     last = tensor.numel() - 1
     count = min(_MOST_SPIKES, last // _VALUES_PER_SPIKE)
-    positions = [last, *(secrets.randbelow(last) for _ in range(count))]
+    positions = [last, *(generator.randrange(last) for _ in range(count))]
     tensor.view(-1)[torch.tensor(positions, device=tensor.device)] = 512.0
 
 
-def _integers(tensor: torch.Tensor, role: Role) -> None:
-    generator = torch.Generator(tensor.device).manual_seed(secrets.randbits(63))  # torch's own has a known seed
-    tensor.copy_(torch.randint(*_INTEGERS[role], tensor.shape, generator=generator, device=tensor.device))
+def _integers(tensor: torch.Tensor, role: Role, generator: random.Random) -> None:
+    of_torch = torch.Generator(tensor.device).manual_seed(generator.getrandbits(63))
+    tensor.copy_(torch.randint(*_INTEGERS[role], tensor.shape, generator=of_torch, device=tensor.device))
 
 
 CASES = {
-    "large": Case(lambda tensor, _: tensor.mul_(256.0), scaled=True),
-    "small": Case(lambda tensor, _: tensor.mul_(2.0**-10), scaled=True),
-    "offset": Case(lambda tensor, _: tensor.add_(8.0), scaled=True),
-    "zeros": Case(lambda tensor, _: tensor.mul_(0.0), zero_is_wrong=False),
-    "denormals": Case(lambda tensor, _: tensor.mul_(_SMALLEST.get(tensor.dtype, 2.0**-130)), zero_is_wrong=False),
+    "large": Case(lambda tensor, *_: tensor.mul_(256.0), scaled=True),
+    "small": Case(lambda tensor, *_: tensor.mul_(2.0**-10), scaled=True),
+    "offset": Case(lambda tensor, *_: tensor.add_(8.0), scaled=True),
+    "zeros": Case(lambda tensor, *_: tensor.mul_(0.0), zero_is_wrong=False),
+    "denormals": Case(lambda tensor, *_: tensor.mul_(_SMALLEST.get(tensor.dtype, 2.0**-130)), zero_is_wrong=False),
     "tail": Case(_tail),
     "spike": Case(_spike, scaled=True),
     "integers": Case(_integers, _INTEGERS),
@@ -98,7 +98,9 @@ def stress_cases(problem: Problem, workload: Workload) -> tuple[str, ...]:
     return ("integers",) if roles & set(_INTEGERS) else ()
 
 
-def make(case: str, problem: Problem, workload: Workload, tensors: Mapping[str, Value]) -> Mapping[str, Value]:
+def make(
+    case: str, problem: Problem, workload: Workload, tensors: Mapping[str, Value], generator: random.Random
+) -> Mapping[str, Value]:
     """Change ordinary random inputs into those of a case, in place, and return them.
 
     Args:
@@ -106,11 +108,12 @@ def make(case: str, problem: Problem, workload: Workload, tensors: Mapping[str, 
         problem: the problem.
         workload: one of its workloads.
         tensors: the inputs by name.
+        generator: source of random numbers; the judge's is the operating system's.
     """
     for name, purpose in _purposes(problem, workload).items():
         tensor = tensors[name]
         if isinstance(tensor, torch.Tensor) and tensor.numel() and purpose.role in CASES[case].roles:
-            CASES[case].change(tensor, purpose.role)
+            CASES[case].change(tensor, purpose.role, generator)
     return tensors
 
 

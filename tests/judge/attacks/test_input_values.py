@@ -124,6 +124,7 @@ SAMPLED = Attack(
     off=("spikes",),
 )
 """The error of a sample of 40,960 values is 0.2 %, and 0.7 % are allowed in bfloat16."""
+ATTACKS = (LEARNED, SAMPLED)
 
 
 @pytest.mark.slow
