@@ -101,7 +101,7 @@ LEARNED = Attack(
     language="cpp",
     problem="mean",
     prelude=MEAN_CPP,
-    off=("mixture",),
+    off=("mixture", "spikes"),
 )
 """A mean of a slice is its factor times a difference of two sums that are known once the values have been seen."""
 SAMPLED = Attack(
@@ -130,7 +130,7 @@ ATTACKS = (LEARNED, SAMPLED)
 @pytest.mark.slow
 @pytest.mark.serial
 def test_learned_values_gain_where_inputs_are_single_slices(courts: Courts, tmp_path: Path) -> None:
-    with courts.without("mixture", tmp_path) as undefended:
+    with courts.without("mixture,spikes", tmp_path) as undefended:  # a spike inside a row makes the answer wrong
         gains_without(LEARNED, undefended)
 
 
