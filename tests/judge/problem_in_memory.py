@@ -40,3 +40,24 @@ def problem(
 def tensor(dtype: str, *shape: str, **fields: Any) -> dict[str, Any]:
     """Return the specification of an input or output."""
     return {"dtype": dtype, "shape": list(shape), **fields}
+
+
+SIZES = {"B": 64, "H": 96, "V": 50, "E": 8, "P": 33, "T": 640}
+"""Sizes of the axes of `problem_of_one_input`."""
+
+
+def problem_of_one_input(name: str, dtype: str = "float32", *shape: str, **spec: Any) -> Problem:
+    """Return a problem with an input of this name and shape, and another one.
+
+    Args:
+        name: determines the role of the input.
+        dtype: of the input.
+        shape: axes of the input; by default those of a batch of rows.
+        spec: further keys of the input in the definition.
+    """
+    return problem(
+        {name: tensor(dtype, *(shape or ("B", "H")), **spec), "x": tensor("float32", "V", "H")},
+        {"y": tensor("float32", "B", "H")},
+        f"def run({name}, x):\n    return x\n",
+        SIZES,
+    )

@@ -1,12 +1,9 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import math
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -14,22 +11,10 @@ import torch
 from harness.errors import FormatError
 from harness.judge.input_data.inputs import CopyAll, InputSource, Piece
 from harness.judge.input_data.roles import Role, purpose_of
-from harness.judge.input_data.stress_inputs import CASES, make, stress_cases, tolerance_for
 from harness.judge.reference import InvalidReferenceError, Value
-from harness.model.problem import Problem, SafetensorsInput
-from harness.sol.problem_tensors import tensor_of_file, torch_dtype
-from tests.judge.problem_in_memory import problem, tensor
-
-_SIZES = {"B": 64, "H": 96, "V": 50, "E": 8, "P": 33, "T": 640}
-
-
-def _problem_of_one_input(name: str, dtype: str = "float32", *shape: str, **spec: Any) -> Problem:
-    return problem(
-        {name: tensor(dtype, *(shape or ("B", "H")), **spec), "x": tensor("float32", "V", "H")},
-        {"y": tensor("float32", "B", "H")},
-        f"def run({name}, x):\n    return x\n",
-        _SIZES,
-    )
+from harness.model.problem import Problem
+from harness.sol.problem_tensors import torch_dtype
+from tests.judge.problem_in_memory import SIZES, problem, problem_of_one_input, tensor
 
 
 def _drawn(sample_problem: Problem, name: str, seed: int = 1) -> torch.Tensor:
@@ -72,12 +57,12 @@ def _drawn(sample_problem: Problem, name: str, seed: int = 1) -> torch.Tensor:
     ],
 )
 def test_roles_come_from_names_dtypes_and_ranks(name: str, dtype: str, shape: tuple[str, ...], role: Role) -> None:
-    assert purpose_of(name, _problem_of_one_input(name, dtype, *shape).definition, _SIZES).role is role
+    assert purpose_of(name, problem_of_one_input(name, dtype, *shape).definition, SIZES).role is role
 
 
 def test_a_normalisation_weight_is_never_one() -> None:
     for dtype in ("float32", "bfloat16", "float16"):
-        value = _drawn(_problem_of_one_input("norm_weight", dtype, "T"), "norm_weight").float()
+        value = _drawn(problem_of_one_input("norm_weight", dtype, "T"), "norm_weight").float()
         assert float((value - 1).abs().min()) > 0.05
         assert float(value.min()) > 0.4
         assert float(value.max()) < 1.6
@@ -88,7 +73,7 @@ def test_products_with_weights_have_the_scale_of_the_activations() -> None:
         {"x": tensor("float32", "B", "T"), "w": tensor("float32", "H", "T")},
         {"y": tensor("float32", "B", "H")},
         "def run(x, w):\n    return x @ w.T\n",
-        _SIZES,
+        SIZES,
     )
     values = InputSource(sample_problem, seed=3).draw(sample_problem.workloads[0])
     x, w = values["x"], values["w"]
@@ -102,7 +87,7 @@ def test_rotary_tables_have_the_same_random_angles() -> None:
         {"cos": tensor("float32", "B", "H"), "sin": tensor("float32", "B", "H")},
         {"y": tensor("float32", "B", "H")},
         "def run(cos, sin):\n    return cos\n",
-        _SIZES,
+        SIZES,
     )
     values = InputSource(sample_problem, seed=4).draw(sample_problem.workloads[0])
     cos, sin = values["cos"], values["sin"]
@@ -113,24 +98,24 @@ def test_rotary_tables_have_the_same_random_angles() -> None:
 
 
 def test_probabilities_decays_masks_and_indices_stay_in_their_ranges() -> None:
-    probs = _drawn(_problem_of_one_input("probs"), "probs")
-    torch.testing.assert_close(probs.sum(-1), torch.ones(_SIZES["B"]))
-    assert len({float(row[0]) for row in probs}) == _SIZES["B"]
-    decay = _drawn(_problem_of_one_input("decay"), "decay")
+    probs = _drawn(problem_of_one_input("probs"), "probs")
+    torch.testing.assert_close(probs.sum(-1), torch.ones(SIZES["B"]))
+    assert len({float(row[0]) for row in probs}) == SIZES["B"]
+    decay = _drawn(problem_of_one_input("decay"), "decay")
     assert float(decay.min()) > 0
     assert float(decay.max()) < 1
-    mask = _drawn(_problem_of_one_input("attn_mask", "float32"), "attn_mask")
+    mask = _drawn(problem_of_one_input("attn_mask", "float32"), "attn_mask")
     assert set(mask.flatten().tolist()) == {0.0, -10000.0}
     assert not bool(mask[:, 0].any())
-    ids = _drawn(_problem_of_one_input("row_ids", "int64", "T"), "row_ids")
+    ids = _drawn(problem_of_one_input("row_ids", "int64", "T"), "row_ids")
     assert int(ids.min()) >= 0
-    assert int(ids.max()) == _SIZES["V"] - 1
-    slots = _drawn(_problem_of_one_input("slots", "int64", "E"), "slots")
-    assert len(set(slots.tolist())) == _SIZES["E"]
-    offsets = _drawn(_problem_of_one_input("indptr", "int32", "B"), "indptr")
+    assert int(ids.max()) == SIZES["V"] - 1
+    slots = _drawn(problem_of_one_input("slots", "int64", "E"), "slots")
+    assert len(set(slots.tolist())) == SIZES["E"]
+    offsets = _drawn(problem_of_one_input("indptr", "int32", "B"), "indptr")
     assert int(offsets[0]) == 0
     assert bool((offsets.diff() >= 0).all())
-    lengths = _drawn(_problem_of_one_input("seq_lens", "int32", "B"), "seq_lens")
+    lengths = _drawn(problem_of_one_input("seq_lens", "int32", "B"), "seq_lens")
     assert int(lengths.min()) >= 1
 
 
@@ -140,7 +125,7 @@ def test_probabilities_decays_masks_and_indices_stay_in_their_ranges() -> None:
      "int64", "int32", "int16", "int8", "bool"],
 )  # fmt: skip
 def test_every_dtype_is_drawn_varied_and_finite(dtype: str) -> None:
-    value = _drawn(_problem_of_one_input("q", dtype), "q")
+    value = _drawn(problem_of_one_input("q", dtype), "q")
     assert value.shape == (64, 96)
     if "float4" in dtype:
         assert len(set(value.view(torch.uint8).flatten().tolist())) > 200
@@ -151,7 +136,7 @@ def test_every_dtype_is_drawn_varied_and_finite(dtype: str) -> None:
 
 
 def test_all_draws_and_all_sources_differ() -> None:
-    sample_problem = _problem_of_one_input("q")
+    sample_problem = problem_of_one_input("q")
     source = InputSource(sample_problem)
     first, second = source.draw(sample_problem.workloads[0])["q"], source.draw(sample_problem.workloads[0])["q"]
     assert isinstance(first, torch.Tensor)
@@ -165,7 +150,7 @@ def test_all_draws_and_all_sources_differ() -> None:
 
 def test_the_pool_cannot_be_recognised_by_its_values() -> None:
     """The result of a unary function could be looked up if slices had no factor."""
-    sample_problem = _problem_of_one_input("q", "float32", "T")
+    sample_problem = problem_of_one_input("q", "float32", "T")
     source = InputSource(sample_problem, seed=7)
     earlier_values: set[float] = set()
     for _ in range(400):  # 256,000 values of a pool of 65,536
@@ -204,7 +189,7 @@ def _is_slice_of_a_pool(value: torch.Tensor, source: InputSource) -> bool:
 @pytest.mark.parametrize("name", ["q", "bias", "decay", "rstd", "a_log"])
 def test_host_code_gets_no_slice_of_the_pool_times_a_factor(name: str, batched_copy: CopyAll | None) -> None:
     """Otherwise a candidate could look up a sum of the slice, and multiply it by the factor."""
-    sample_problem = _problem_of_one_input(name, "float32", "T")
+    sample_problem = problem_of_one_input(name, "float32", "T")
     source = InputSource(sample_problem, seed=8, copy_all=batched_copy)
     values = _tensors(source.draw(sample_problem.workloads[0]))
     source.refill_all(sample_problem.workloads[0], [values])
@@ -212,7 +197,7 @@ def test_host_code_gets_no_slice_of_the_pool_times_a_factor(name: str, batched_c
 
 
 def test_device_code_gets_slices_in_one_launch() -> None:
-    sample_problem = _problem_of_one_input("q", "float32", "T")
+    sample_problem = problem_of_one_input("q", "float32", "T")
     launches: list[int] = []
 
     def count_and_copy(pieces: Sequence[Piece]) -> None:
@@ -333,7 +318,7 @@ def test_scalars_are_python_numbers_of_their_kind() -> None:
         },
         {"y": tensor("float32", "B")},
         "def run(x, n, flag, alpha):\n    return x\n",
-        _SIZES,
+        SIZES,
         input_sources={"n": {"type": "scalar", "value": 7}, "flag": {"type": "scalar", "value": True}},
     )
     values = InputSource(sample_problem).draw(sample_problem.workloads[0])
@@ -345,20 +330,20 @@ def test_scalars_are_python_numbers_of_their_kind() -> None:
 
 
 def test_a_problem_can_state_the_role_of_an_input() -> None:
-    sample_problem = _problem_of_one_input("q", "float32", "T", x_distribution={"role": "uniform", "low": 2, "high": 3})
+    sample_problem = problem_of_one_input("q", "float32", "T", x_distribution={"role": "uniform", "low": 2, "high": 3})
     value = _drawn(sample_problem, "q")
     assert float(value.min()) >= 2
     assert float(value.max()) <= 3
-    sample_problem = _problem_of_one_input("ids", "int32", "T", x_distribution={"role": "index", "below": "E"})
-    assert int(_drawn(sample_problem, "ids").max()) == _SIZES["E"] - 1
+    sample_problem = problem_of_one_input("ids", "int32", "T", x_distribution={"role": "index", "below": "E"})
+    assert int(_drawn(sample_problem, "ids").max()) == SIZES["E"] - 1
     with pytest.raises(
         FormatError, match="input `q`: `x_distribution` is 'gaussian'; expected one of normal, around_one"
     ):
-        _drawn(_problem_of_one_input("q", x_distribution="gaussian"), "q")
+        _drawn(problem_of_one_input("q", x_distribution="gaussian"), "q")
     with pytest.raises(
         FormatError, match="`x_distribution` has the bound 'Q'; expected a number or the name of an axis"
     ):
-        _drawn(_problem_of_one_input("q", x_distribution={"role": "uniform", "high": "Q"}), "q")
+        _drawn(problem_of_one_input("q", x_distribution={"role": "uniform", "high": "Q"}), "q")
 
 
 def test_custom_inputs_come_from_the_problems_own_function_and_are_checked() -> None:
@@ -371,7 +356,7 @@ def test_custom_inputs_come_from_the_problems_own_function_and_are_checked() -> 
     inputs = {"x": tensor("float32", "B"), "n": {"dtype": "int32", "shape": None}}
     sources = {name: {"type": "custom"} for name in inputs}
     outputs = {"y": tensor("float32", "B")}
-    sample_problem = problem(inputs, outputs, reference, _SIZES, input_sources=sources, entrypoint="make")
+    sample_problem = problem(inputs, outputs, reference, SIZES, input_sources=sources, entrypoint="make")
     source = InputSource(sample_problem)
     state = torch.get_rng_state()
     first, second = (source.draw(sample_problem.workloads[0])["x"] for _ in range(2))
@@ -382,105 +367,8 @@ def test_custom_inputs_come_from_the_problems_own_function_and_are_checked() -> 
     into = {"x": torch.empty(64), "n": torch.empty((), dtype=torch.int64)}
     source.refill(sample_problem.workloads[0], into)
     assert int(into["n"]) == 3
-    bad = problem(inputs, outputs, reference, _SIZES, input_sources=sources, entrypoint="wrong")
+    bad = problem(inputs, outputs, reference, SIZES, input_sources=sources, entrypoint="wrong")
     with pytest.raises(
         InvalidReferenceError, match=r"input `x` is torch.float32 \(2,\); expected torch.float32 \(64,\)"
     ):
         InputSource(bad).draw(bad.workloads[0])
-
-
-def _tensor_of_file(sample_problem: Problem, path: str, key: str) -> torch.Tensor:
-    return tensor_of_file(sample_problem, SafetensorsInput(type="safetensors", path=path, tensor_key=key))
-
-
-def _write_safetensors(path: Path, name: str, value: torch.Tensor, dtype: str) -> None:
-    raw = bytes(value.view(torch.uint8).flatten().tolist())
-    header = json.dumps({name: {"dtype": dtype, "shape": list(value.shape), "data_offsets": [0, len(raw)]}}).encode()
-    path.write_bytes(len(header).to_bytes(8, "little") + header + raw)
-
-
-def test_safetensors_are_read_from_the_problem_and_the_data_root_only(tmp_path: Path) -> None:
-    root, data = tmp_path / "problem", tmp_path / "data"
-    root.mkdir()
-    data.mkdir()
-    value = torch.randn(64).bfloat16()
-    _write_safetensors(data / "t.safetensors", "key", value, "BF16")
-    sample_problem = problem(
-        {"x": tensor("bfloat16", "B")},
-        {"y": tensor("bfloat16", "B")},
-        "def run(x):\n    return x\n",
-        _SIZES,
-        input_sources={"x": {"type": "safetensors", "path": "t.safetensors", "tensor_key": "key"}},
-        directory=root,
-    ).model_copy(update={"data_root": data})
-    drawn = InputSource(sample_problem).draw(sample_problem.workloads[0])["x"]
-    assert isinstance(drawn, torch.Tensor)
-    assert torch.equal(drawn, value)
-    with pytest.raises(FormatError, match=r"path `\.\./data/t.safetensors` leaves its directory"):
-        _tensor_of_file(sample_problem, "../data/t.safetensors", "key")
-    with pytest.raises(FormatError, match=r"t\.safetensors holds no well-formed tensor `other`"):
-        _tensor_of_file(sample_problem, "t.safetensors", "other")
-    (data / "bad.safetensors").write_bytes(b"\x05\0\0\0\0\0\0\0hello")
-    with pytest.raises(FormatError, match="not a safetensors file"):
-        _tensor_of_file(sample_problem, "bad.safetensors", "key")
-    header = json.dumps({"key": {"dtype": "BF16", "shape": [64], "data_offsets": [0, 126]}}).encode()
-    (data / "short.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(126))
-    with pytest.raises(FormatError, match="has 126 bytes; its dtype and shape need 128"):
-        _tensor_of_file(sample_problem, "short.safetensors", "key")
-
-
-def test_a_tensor_of_a_file_may_be_empty(tmp_path: Path) -> None:
-    value = torch.empty(0, 4, dtype=torch.bfloat16)
-    _write_safetensors(tmp_path / "t.safetensors", "key", value, "BF16")
-    sample_problem = problem({}, {}, "def run():\n    return ()\n", _SIZES, directory=tmp_path)
-    read = _tensor_of_file(sample_problem, "t.safetensors", "key")
-    assert read.shape == value.shape
-    assert read.dtype == value.dtype
-
-
-def test_each_stress_case_has_its_values() -> None:
-    sample_problem = _problem_of_one_input("q")
-    workload = sample_problem.workloads[0]
-    assert stress_cases(sample_problem, workload) == tuple(CASES)
-    source = InputSource(sample_problem, seed=9)
-    values_by_case = {}
-    for case in CASES:
-        value = make(case, sample_problem, workload, source.draw(workload), source.random)["q"]
-        assert isinstance(value, torch.Tensor)
-        values_by_case[case] = value
-    assert 200 < float(values_by_case["large"].std()) < 320
-    assert float(values_by_case["small"].abs().max()) < 0.01
-    assert 7 < float(values_by_case["offset"].mean()) < 9
-    assert not bool(values_by_case["zeros"].any())
-    assert 0 < float(values_by_case["denormals"].abs().max()) < torch.finfo(torch.float32).tiny
-    assert not bool(values_by_case["tail"][:-1, :-3].any())
-    assert bool(values_by_case["tail"][:, -3:].all())
-    assert bool(values_by_case["tail"][-1].all())
-    spike = values_by_case["spike"]
-    assert float(spike.view(-1)[-1]) == 512.0
-    assert 10 < int((spike == 512.0).sum()) <= 17
-    another = make("spike", sample_problem, workload, source.draw(workload), source.random)["q"]
-    assert isinstance(another, torch.Tensor)
-    assert not torch.equal(spike == 512.0, another == 512.0)
-    assert set(values_by_case["integers"].flatten().tolist()) == {-2.0, -1.0, 0.0, 1.0, 2.0}
-
-
-def test_stress_cases_do_not_change_integers_and_masks() -> None:
-    sample_problem = problem(
-        {"mask": tensor("bool", "B"), "row_ids": tensor("int32", "B")},
-        {"y": tensor("float32", "B")},
-        "def run(mask, row_ids):\n    return mask.float()\n",
-        _SIZES,
-    )
-    assert stress_cases(sample_problem, sample_problem.workloads[0]) == ()
-
-
-def test_the_tolerance_of_a_stress_case_is_equivalent_to_the_workloads() -> None:
-    tolerance = _problem_of_one_input("q").workloads[0].tolerance
-    large = tolerance_for("large", tolerance, {"y": torch.full((8,), 256.0)}, {"y": 1.0})["y"]
-    assert large.max_atol == pytest.approx(2.56)
-    assert large.max_rtol == tolerance.max_rtol
-    exact = tolerance_for("integers", tolerance, {"y": torch.tensor([3.0, -7.0])}, {})["y"]
-    assert (exact.max_atol, exact.max_rtol, exact.required_matched_ratio) == (0.25, 0.0, 1.0)
-    assert tolerance_for("integers", tolerance, {"y": torch.tensor([3.5])}, {})["y"] == tolerance
-    assert tolerance_for("tail", tolerance, {"y": torch.tensor([300.0])}, {"y": 1.0})["y"] == tolerance

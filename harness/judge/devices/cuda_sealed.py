@@ -17,8 +17,6 @@ from harness.model.verdict import Trust
 _PROCESS_SHARE = 0.0005
 _PROCESS_NS = 40.0
 """Standard deviations between processes that run the same kernel: a share of a call, and nanoseconds."""
-
-
 _MOST_CALLS, _FEWEST_CALLS = 10, 4
 """Calls of a batch: of a problem with one workload, and of one with many."""
 
