@@ -241,6 +241,7 @@ def _latency_rows(part: str, seconds: list[float]) -> list[tuple[str, str]]:
         (f"{part}: candidates, one after the other", str(len(seconds))),
         (f"{part}: seconds from a commit to its entry: median; longest",
          f"{statistics.median(seconds):.2f}; {max(seconds):.2f}"),
+        (f"{part}: seconds of each, in order", ", ".join(f"{taken_s:.2f}" for taken_s in seconds)),
     ]  # fmt: skip
 
 

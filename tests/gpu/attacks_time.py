@@ -202,7 +202,7 @@ MISSING = (
         WRONG,
         fools="wrong",
     ),
-    Attack("constant_mean", "def run(x, out):\n    out.fill_(1e-6)\n", WRONG, problem="mean"),
+    Attack("constant_mean", "def run(x, out):\n    out.fill_(1e-6)\n", WRONG, problem="mean_large"),
     python(
         "inputs_overwritten",
         "def run(x, weight, out):\n    honest(x, weight, out)\n    x.mul_(1.0 if early(x) else 2.0)\n",
