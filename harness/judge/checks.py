@@ -93,10 +93,14 @@ class WorkloadSets:
             if kinds and kinds[number]:
                 stress_inputs.make(kinds[number], self.problem, self.workload, sets[number], self.source.random)
 
-        if self.source.at_once:
+        if self.source.fills_at_once(self.workload):
             self.source.refill_all(self.workload, sets)
-            for number in range(len(sets)):
-                apply_stress(number)
+            stressed = [number for number, kind in enumerate(kinds) if kind]
+            if for_each_set is not None:
+                for_each_set(apply_stress, stressed)
+            else:
+                for number in stressed:
+                    apply_stress(number)
             return
         # One thread makes all custom inputs. Otherwise the first set is filled alone: it creates data that the other
         # sets share.

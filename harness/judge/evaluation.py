@@ -302,7 +302,9 @@ class Evaluation:
         cap_s = _TIMING_SHARE[self._request.kind] * self._request.max_judge_s / count
         try:
             candidate = self._ready_candidate()
-            rounds = Rounds(memory, check, opponent, candidate, self._deadline, self._serve_check, alone_ns, tally)
+            rounds = Rounds(
+                memory, check, opponent, candidate, self._deadline, self._serve_check, alone_ns, tally, count
+            )
             try:
                 opponent.prepare(workload, layout, memory.capacity, variant)
                 rounds.warm_up_baseline()

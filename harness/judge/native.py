@@ -1,7 +1,8 @@
-"""The judge's C++ library, built once with the system compiler: cache flushes, exchanges with runners, comparison.
+"""The judge's C++ library, built once with the system compiler: flushes, exchanges, comparisons, copies of inputs.
 
 Without a compiler the judge works with these differences: caches are not flushed before a batch; a handshake costs a
-few tenths of a millisecond more, which the calibration includes; and a comparison takes several times as long.
+few tenths of a millisecond more, which the calibration includes; and comparisons and new inputs take several times as
+long.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import torch
 from harness.judge.correctness import Sums, least_scale, summed
 from harness.model.problem import Tolerance
 
-_SOURCES = tuple(Path(__file__).with_name(name) for name in ("native.cpp", "compare.cpp"))
+_SOURCES = tuple(Path(__file__).with_name(name) for name in ("native.cpp", "compare.cpp", "copies.cpp"))
 _FLAGS = ("-std=c++17", "-O3", "-fno-trapping-math", "-ffp-contract=off", "-fPIC", "-shared")
 _BUILD_S = 60
 _UNKNOWN, _REFUSED = 2**64 - 1, -2
@@ -72,6 +73,7 @@ class Native:
             ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int,
             ctypes.c_float, ctypes.c_float, ctypes.c_float, ctypes.POINTER(_NativeSums),
         ]  # fmt: skip
+        library.copy_pieces.argtypes = [ctypes.c_char_p, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64]
         self._library = library
         page = (ctypes.c_char * 4096)()
         self.flushes = library.flush(ctypes.addressof(page), 4096) == 0
@@ -116,6 +118,17 @@ class Native:
             sums.max_abs, sums.max_rel, sums.squared_error, sums.squares,
             within=bool(sums.within), some_nonzero=bool(sums.some_nonzero),
         )  # fmt: skip
+
+    def copy(self, table: bytes, pieces: int, part: int, parts: int) -> None:
+        """Make one of several equal parts of every copy of a table.
+
+        Args:
+            table: an array of `Piece` in copies.cpp.
+            pieces: number of entries.
+            part: number of the part, from 0.
+            parts: number of parts.
+        """
+        self._library.copy_pieces(table, pieces, part, parts)
 
     def exchange(
         self,

@@ -40,9 +40,9 @@ _LONG_REFERENCE_S = 0.02
 """A reference that takes longer uses every processor for one call, instead of one processor for each call."""
 _SINGLES = 5
 """Batches of one call of each side, in one measurement of single calls."""
-_CHECKED = 11
-"""Calls of a timed batch that are checked; of a shorter batch all are. Twelve blocks of longer batches have 264 of
-them."""
+_MOST_CHECKED, _FEWEST_CHECKED = 11, 4
+"""Calls of a long timed batch that are checked: of a problem with one workload, and of one with many. Twelve blocks
+have 264 or 96 of them."""
 _BATCHED_GAIN = 1.5
 """A call in a batch must take at least the time of a single call divided by this factor; else calls were merged."""
 _ALIKE = 1.25
@@ -56,6 +56,19 @@ _STRESS_CHANCE = 6
 _MOST_GENERATION_S = 300.0
 """Seconds of drawing inputs that do not count as judging time; a judge without an answer counts as hung later than
 that (`harness.workspace.judge_client.MARGIN_S`)."""
+
+
+def checked_calls(workloads: int) -> int:
+    """Return the largest number of calls that are checked of a timed batch whose calls are not separate.
+
+    It is divided by the square root of the number of workloads, so that all workloads together have at least the checks
+    of a single one. With the fewest, 96 in twelve blocks, a candidate that computes 3 % of its calls wrongly passes a
+    workload with a probability of 0.97 ** 96 = 5 %, and gains 3 %.
+
+    Args:
+        workloads: number of the problem's workloads.
+    """
+    return max(_FEWEST_CHECKED, round(_MOST_CHECKED / math.sqrt(workloads)))
 
 
 class Deadline:
@@ -108,6 +121,8 @@ class Rounds:
     baseline_alone_ns: Sequence[float] = ()
     """Times per call of the baseline before the candidate's process existed, where they were measured."""
     tally: Tally = field(default_factory=Tally)
+    workloads: int = 1
+    """Number of the problem's workloads."""
     timed_checks: int = 0
     _baseline_ns: float = 0.0
     _single_call_ns: float = math.inf
@@ -321,13 +336,13 @@ class Rounds:
         self._check(sorted(stressed | {secrets.randbelow(calls)}), kinds)
 
     def _sample(self, calls: int) -> list[int]:
-        """Return the slots of a batch that are checked: all, or a random sample of a long batch.
+        """Return the slots of a batch that are checked: all where calls are separate, or a random sample.
 
         The sample is drawn after the clock has stopped, so that a candidate cannot predict it during the batch.
         """
-        if calls <= _CHECKED:
-            return list(range(calls))
-        return secrets.SystemRandom().sample(range(calls), _CHECKED)
+        separate = self.candidate.device.calibration.separate_calls
+        checked = calls if separate else min(calls, checked_calls(self.workloads))
+        return secrets.SystemRandom().sample(range(calls), checked)
 
     def _check_both(self, race: Race) -> None:
         """Check outputs of both sides: of a trusted baseline those of one slot, of another baseline a sample."""

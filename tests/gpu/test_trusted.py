@@ -54,7 +54,7 @@ def copied(
     import torch
 
     from harness.judge.devices.cuda_memory import DeviceBatchedCopy
-    from harness.judge.input_data.inputs import Piece
+    from harness.judge.input_data.copies import Piece
 
     targets = [torch.zeros(count, dtype=source.dtype, device="cuda") for _, count, _ in cases]
     size = source.dtype.itemsize

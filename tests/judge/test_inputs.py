@@ -3,14 +3,19 @@ from __future__ import annotations
 import ctypes
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 import torch
 
 from harness.errors import FormatError
-from harness.judge.input_data.inputs import CopyAll, InputSource, Piece
+from harness.judge.devices.cpu_copies import HostBatchedCopy
+from harness.judge.input_data.copies import BatchedCopy, Piece
+from harness.judge.input_data.inputs import InputSource
 from harness.judge.input_data.roles import Role, purpose_of
+from harness.judge.native import load_native
 from harness.judge.reference import InvalidReferenceError, Value
 from harness.model.problem import Problem
 from harness.sol.problem_tensors import torch_dtype
@@ -160,15 +165,71 @@ def test_the_pool_cannot_be_recognised_by_its_values() -> None:
         earlier_values.update(value.tolist())
 
 
-def copy_all(pieces: Sequence[Piece]) -> None:
+@dataclass
+class SeparateCopies:
     """Stands in for a device's copies, on the host's memory."""
-    for piece in pieces:
-        size = piece.elements * piece.dtype.itemsize
-        source, target = (
-            torch.frombuffer((ctypes.c_char * size).from_address(at), dtype=piece.dtype)
-            for at in (piece.source, piece.target)
+
+    scalable: frozenset[torch.dtype] = frozenset({torch.float32, torch.float16, torch.bfloat16})
+    adds: bool = False
+    launches: list[int] = field(default_factory=list)
+    """Number of pieces of each call."""
+
+    def __call__(self, pieces: Sequence[Piece], /) -> None:
+        self.launches.append(len(pieces))
+        for piece in pieces:
+            slices = [_slice_at(at, piece) for at in (piece.source, piece.second_source) if at]
+            value = slices[0] if piece.factor is None else slices[0] * piece.factor
+            if len(slices) == 2:
+                value = value + slices[1] * piece.second_factor
+            _slice_at(piece.target, piece).copy_(value)
+
+
+def _slice_at(address: int, piece: Piece) -> torch.Tensor:
+    size = piece.elements * piece.dtype.itemsize
+    return torch.frombuffer((ctypes.c_char * size).from_address(address), dtype=piece.dtype)
+
+
+@pytest.fixture(scope="module")
+def host_copy(judge_cache: Path) -> HostBatchedCopy:
+    native = load_native(judge_cache)
+    assert native is not None
+
+    def for_each_part(copy_part: Callable[[int], None], parts: Sequence[int]) -> None:
+        for part in parts:
+            copy_part(part)
+
+    return HostBatchedCopy(native, for_each_part, 3)
+
+
+@pytest.mark.parametrize("count", [1, 63, 192, 70_001])
+def test_the_hosts_copies_have_the_result_of_torch(host_copy: HostBatchedCopy, count: int) -> None:
+    pool = torch.randn(2, count)
+    for dtype in (torch.float32, torch.bfloat16):
+        first, second = pool.to(dtype)
+        product, total, copy = (torch.empty(count, dtype=dtype) for _ in range(3))
+        addresses = [tensor.data_ptr() for tensor in (product, total, copy)]
+        source, added = first.data_ptr(), second.data_ptr()
+        host_copy(
+            [
+                Piece(source, addresses[0], count, dtype, -1.03),
+                Piece(source, addresses[1], count, dtype, 0.9, added, -0.4),
+                Piece(source, addresses[2], count, dtype, None),
+            ]
         )
-        target.copy_(source if piece.factor is None else source * piece.factor)
+        assert torch.equal(product, first * -1.03)
+        assert torch.equal(total, (first.float() * 0.9 + second.float() * -0.4).to(dtype))
+        assert torch.equal(copy, first)
+
+
+def test_the_host_fills_inputs_at_once_if_all_are_copies_of_slices(host_copy: HostBatchedCopy) -> None:
+    by_dtype = {"float32": True, "bfloat16": True, "int64": True, "float16": False}
+    for dtype, at_once in by_dtype.items():
+        sample_problem = problem_of_one_input("q", dtype, "T")
+        source = InputSource(sample_problem, seed=8, copy_all=host_copy)
+        assert source.fills_at_once(sample_problem.workloads[0]) == at_once, dtype
+        sets = [_tensors(source.draw(sample_problem.workloads[0])) for _ in range(2)]
+        source.refill_all(sample_problem.workloads[0], sets)
+        assert not torch.equal(sets[0]["q"], sets[1]["q"])
 
 
 def _tensors(inputs: Mapping[str, Value]) -> dict[str, torch.Tensor]:
@@ -185,9 +246,11 @@ def _is_slice_of_a_pool(value: torch.Tensor, source: InputSource) -> bool:
     return False
 
 
-@pytest.mark.parametrize("batched_copy", [None, copy_all])
+@pytest.mark.parametrize(
+    "batched_copy", [None, SeparateCopies(), SeparateCopies(adds=True)], ids=["separate", "products", "sums"]
+)
 @pytest.mark.parametrize("name", ["q", "bias", "decay", "rstd", "a_log"])
-def test_host_code_gets_no_slice_of_the_pool_times_a_factor(name: str, batched_copy: CopyAll | None) -> None:
+def test_host_code_gets_no_slice_of_the_pool_times_a_factor(name: str, batched_copy: BatchedCopy | None) -> None:
     """Otherwise a candidate could look up a sum of the slice, and multiply it by the factor."""
     sample_problem = problem_of_one_input(name, "float32", "T")
     source = InputSource(sample_problem, seed=8, copy_all=batched_copy)
@@ -198,23 +261,21 @@ def test_host_code_gets_no_slice_of_the_pool_times_a_factor(name: str, batched_c
 
 def test_device_code_gets_slices_in_one_launch() -> None:
     sample_problem = problem_of_one_input("q", "float32", "T")
-    launches: list[int] = []
-
-    def count_and_copy(pieces: Sequence[Piece]) -> None:
-        launches.append(len(pieces))
-        copy_all(pieces)
-
-    source = InputSource(sample_problem, seed=8, copy_all=count_and_copy)
+    copies = SeparateCopies()
+    source = InputSource(sample_problem, seed=8, copy_all=copies)
     source.for_host_code = False
     sets = [_tensors(source.draw(sample_problem.workloads[0])) for _ in range(5)]
     source.refill_all(sample_problem.workloads[0], sets)
     assert all(_is_slice_of_a_pool(values["q"], source) for values in sets)
-    assert launches == [10], "two inputs of five sets"
+    assert copies.launches == [10], "two inputs of five sets"
 
 
+@pytest.mark.parametrize("adds", [True, False])
 @pytest.mark.parametrize("for_host_code", [True, False])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_sets_of_one_batch_have_the_same_distribution_as_single_sets(dtype: str, *, for_host_code: bool) -> None:
+def test_sets_of_one_batch_have_the_same_distribution_as_single_sets(
+    dtype: str, *, for_host_code: bool, adds: bool
+) -> None:
     inputs = {"x": tensor(dtype, "R", "C"), "weight": tensor(dtype, "C")}
     sample_problem = problem(
         inputs, {"y": tensor(dtype, "R", "C")}, "def run(x, weight):\n    return x\n", {"R": 16, "C": 512}
@@ -226,7 +287,7 @@ def test_sets_of_one_batch_have_the_same_distribution_as_single_sets(dtype: str,
         }
         for _ in range(64)
     ]
-    source = InputSource(sample_problem, seed=3, copy_all=copy_all)
+    source = InputSource(sample_problem, seed=3, copy_all=SeparateCopies(adds=adds))
     source.for_host_code = for_host_code
     source.refill_all(sample_problem.workloads[0], sets)
     x = torch.stack([into["x"].float() for into in sets])
@@ -254,11 +315,6 @@ def test_batched_copies_have_the_result_of_separate_copies() -> None:
         "eps": {"dtype": "float32", "shape": None},
     }
     sample_problem = problem(inputs, {"y": tensor("float32", "R", "C")}, "def run():\n    pass\n", {"R": 96, "C": 1024})
-    launches: list[int] = []
-
-    def count_and_copy(pieces: Sequence[Piece]) -> None:
-        launches.append(len(pieces))
-        copy_all(pieces)
 
     def empty() -> dict[str, torch.Tensor]:
         return {
@@ -275,13 +331,16 @@ def test_batched_copies_have_the_result_of_separate_copies() -> None:
     source = InputSource(sample_problem, seed=4)
     for into in plain:
         source.refill(sample_problem.workloads[0], into)
-    batching_source = InputSource(sample_problem, seed=4, copy_all=count_and_copy)
+    copies = SeparateCopies()
+    batching_source = InputSource(sample_problem, seed=4, copy_all=copies)
     for into in batched:
         batching_source.refill_all(sample_problem.workloads[0], [into])
     for plain_set, batched_set in zip(plain, batched, strict=True):
         for name, value in plain_set.items():
             assert torch.equal(value, batched_set[name]), name
-    assert len(launches) == 6  # a mask's first column is set after its copies, which therefore need a separate launch
+    assert (
+        len(copies.launches) == 6
+    )  # a mask's first column is set after its copies, which therefore need a separate launch
 
 
 @pytest.mark.slow

@@ -11,10 +11,11 @@ import pytest
 from harness.judge.checks import WorkloadCheck, WorkloadSets
 from harness.judge.correctness import Comparison
 from harness.judge.devices.interface import Batch, Calibration, Device, Memory
-from harness.judge.rounds import Deadline, Rounds
+from harness.judge.rounds import Deadline, Rounds, checked_calls
 from harness.judge.runners import Runner, RunnerFailed
 from harness.judge.sides import Side
 from harness.judge.timing import Block
+from harness.model.interval import FIRST_BLOCKS
 from harness.model.verdict import Trust, Verdict
 
 BLOCKS = [Block(1_000.0, 1_000.0, 1_000.0, 0.0, spoiled=False)] * 12
@@ -170,3 +171,21 @@ def test_slow_inputs_are_no_timeout_of_the_candidate_and_slow_calls_are(monkeypa
     machine.checker.check.side_effect = pass_time
     with pytest.raises(RunnerFailed, match="longer than max_judge_s"):
         rounds.correctness()
+
+
+@pytest.mark.parametrize("workloads", [1, 2, 3, 6, 14, 60])
+def test_all_workloads_together_have_at_least_the_checks_of_one_alone(workloads: int) -> None:
+    assert workloads * checked_calls(workloads) >= checked_calls(1)
+    assert checked_calls(workloads) >= 4
+
+
+@pytest.mark.parametrize(("workloads", "separate", "checked"), [(1, False, 11), (14, False, 4), (14, True, 30)])
+def test_long_batches_are_sampled_unless_calls_are_separate(workloads: int, separate: bool, checked: int) -> None:
+    machine = Machine(1_000, always(0))
+    rounds = machine.rounds()
+    rounds.workloads = workloads
+    machine.device.calibration = Calibration(0.0, 0.0, most_calls=30, separate_calls=separate)
+    machine.checker.check.reset_mock()
+    rounds.time(0.5, 0.0)
+    timed_batches = 2 * FIRST_BLOCKS
+    assert rounds.timed_checks == timed_batches * checked

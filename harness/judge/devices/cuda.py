@@ -40,7 +40,7 @@ from harness.judge.devices.interface import Batch, Calibration, Device, Memory, 
 from harness.judge.devices.lock import take_device_lock
 from harness.judge.devices.nvml import Nvml, Sample
 from harness.judge.devices.processors import TimingCores
-from harness.judge.input_data.inputs import CopyAll
+from harness.judge.input_data.copies import BatchedCopy
 from harness.judge.input_data.layout import Layout, calibration_layout
 from harness.judge.isolation.resource_limits import GIB, SandboxLimits
 from harness.judge.runners import NoRoom, Runner, RunnerFailed, RunnerPlan
@@ -113,7 +113,7 @@ class CudaDevice(Device):
         self._cubin = trusted_cubin(cache)
         self._trusted = TrustedKernels(self._cubin)
         self.summed: Summed = DeviceComparison(self._trusted)
-        self.copy_all: CopyAll | None = DeviceBatchedCopy(self._trusted)
+        self.copy_all: BatchedCopy | None = DeviceBatchedCopy(self._trusted)
         near_gpus = nvml.processors_of_gpus()
         self._cores = TimingCores(frozenset(os.sched_getaffinity(0)), near_gpus, nvml.index)
         self._scratch = Path(tempfile.mkdtemp(prefix="kernel-harness-judge-"))

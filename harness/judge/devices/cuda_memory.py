@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from harness.judge.correctness import Sums, least_scale
-from harness.judge.input_data.inputs import Piece
+from harness.judge.input_data.copies import Piece
 from harness.judge.input_data.layout import Field, Layout
 from harness.judge.isolation.resource_limits import GIB
 from harness.judge.reference import Value
@@ -212,8 +212,10 @@ Sampled = tuple[OutputSample, torch.Tensor]
 
 
 class DeviceBatchedCopy:
-    """`harness.judge.input_data.inputs.CopyAll` with one launch per `max_pieces` pieces."""
+    """`harness.judge.input_data.copies.BatchedCopy` with one launch per `max_pieces` pieces."""
 
+    scalable = frozenset(_KINDS)
+    adds = False
     max_pieces = 65_535
     """Largest second dimension of a grid."""
 
@@ -221,7 +223,7 @@ class DeviceBatchedCopy:
         self._trusted = trusted
 
     def __call__(self, pieces: Sequence[Piece], /) -> None:
-        """See `CopyAll`."""
+        """See `BatchedCopy`."""
         for begin in range(0, len(pieces), self.max_pieces):
             batch = pieces[begin : begin + self.max_pieces]
             table = bytearray(b"".join(_PIECE.pack(*_row(piece)) for piece in batch))

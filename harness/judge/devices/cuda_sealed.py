@@ -9,7 +9,7 @@ from typing import Protocol
 from harness.judge.correctness import Summed
 from harness.judge.devices.cuda_memory import CudaMemory
 from harness.judge.devices.interface import Batch, Calibration, Device, Memory
-from harness.judge.input_data.inputs import CopyAll
+from harness.judge.input_data.copies import BatchedCopy
 from harness.judge.input_data.layout import Layout
 from harness.judge.runners import Runner
 from harness.model.verdict import Trust
@@ -84,7 +84,7 @@ class SealedClock:
         self.target, self.memory_on = device.target, device.memory_on
         self.languages = device.languages  # the `baseline/` of a problem may be in any of them
         self.summed: Summed = device.summed
-        self.copy_all: CopyAll | None = device.copy_all
+        self.copy_all: BatchedCopy | None = device.copy_all
         self.record, self.runner, self.forget = device.record, device.runner, device.forget
         self.all_processors, self.timing, self.map_slots = device.all_processors, device.timing, device.map_slots
         self.start_standby, self.settle, self.reserve = device.start_standby, device.settle, device.reserve

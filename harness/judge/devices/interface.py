@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 import torch
 
 from harness.judge.correctness import Summed
-from harness.judge.input_data.inputs import CopyAll
+from harness.judge.input_data.copies import BatchedCopy
 from harness.judge.input_data.layout import Layout
 from harness.judge.reference import Value
 from harness.judge.runners import Runner
@@ -106,8 +106,8 @@ class Device(Protocol):
     calibration: Calibration
     summed: Summed
     """Compares outputs on this device."""
-    copy_all: CopyAll | None = None
-    """Copies many pieces of the judge's own memory in one launch; None on a device that copies each separately."""
+    copy_all: BatchedCopy | None = None
+    """Copies many pieces of the judge's own memory at once; None on a device that copies each separately."""
     memory_on: torch.device
     """Device of the judge's own copy of the inputs."""
     languages: tuple[Language, ...]

@@ -14,12 +14,12 @@ from __future__ import annotations
 import math
 import random
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import torch
 
+from harness.judge.input_data.copies import BatchedCopy, Piece
 from harness.judge.input_data.layout import layout_of
 from harness.judge.input_data.random_values import dependent_values, independent_values
 from harness.judge.input_data.roles import Purpose, Role, purpose_of
@@ -37,27 +37,9 @@ _FACTORS = {**dict.fromkeys(_SIGNED, 0.1), **dict.fromkeys(_UNSIGNED, 0.03)}
 _MIXED = _SIGNED | {Role.POSITIVE, Role.NEGATIVE, Role.DECAY}
 """Roles whose slices are sums of two slices of the pool. A sum of two normal variates is normal, and an average of two
 values is within the same bounds. AROUND_ONE is not mixed: an average of its values may be 1."""
-_BATCH_SCALABLE = frozenset({torch.float32, torch.float16, torch.bfloat16})
 _SCALABLE = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16})
 _DEPENDENT = frozenset({Role.OFFSETS, Role.DISTINCT})
 """Roles whose values depend on each other, so that a slice of a pool would be invalid; they are drawn for each call."""
-
-
-class Piece(NamedTuple):
-    """One copy from a slice of a pool into an input."""
-
-    source: int
-    """Address of the slice."""
-    target: int
-    """Address in the input."""
-    elements: int
-    dtype: torch.dtype
-    factor: float | None
-    """Factor that each element is multiplied by; None: the elements are copied unchanged."""
-
-
-CopyAll = Callable[[Sequence[Piece]], None]
-"""Enqueues many copies with few kernel launches. Only pieces of float32, bfloat16 or float16 may have a factor."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +63,7 @@ class InputSource:
         reference: the problem's loaded reference, with the entry point of custom inputs; None loads it if it is needed.
         seed: seed for tests; None uses the operating system's randomness.
         device: device of the filled tensors; the CPU by default.
-        copy_all: copies many pieces on this device with few launches; None if the device copies each separately.
+        copy_all: copies many pieces at once on this device; None if each is copied separately.
     """
 
     def __init__(
@@ -91,7 +73,7 @@ class InputSource:
         reference: Reference | None = None,
         seed: int | None = None,
         device: torch.device | None = None,
-        copy_all: CopyAll | None = None,
+        copy_all: BatchedCopy | None = None,
     ) -> None:
         self._problem = problem
         self._reference = reference
@@ -144,7 +126,7 @@ class InputSource:
             self._fill(plan, into[plan.name], slices, None)
 
     def refill_all(self, workload: Workload, sets: Sequence[Mapping[str, torch.Tensor]]) -> None:
-        """Overwrite several sets of tensors with new inputs, with few launches if there is `copy_all`.
+        """Overwrite several sets of tensors with new inputs, with `copy_all` if there is one.
 
         Args:
             workload: workload of the inputs.
@@ -162,17 +144,30 @@ class InputSource:
         for into in sets:
             self._fill_specified(workload, into)
         for plan in self._random_inputs(workload):
-            if self._is_one_slice(plan) and not self._is_mixed(plan):
+            if self._is_one_slice(plan, self._copy_all):
                 self._fill_all(plan, [into[plan.name].data_ptr() for into in sets], pieces)
                 continue
             for into, slices_of_set in zip(sets, slices, strict=True):
                 self._fill(plan, into[plan.name], slices_of_set, pieces)
         self._flush(pieces)
 
-    @property
-    def at_once(self) -> bool:
-        """True if `refill_all` is faster than repeated calls of `refill`."""
-        return self._copy_all is not None
+    def fills_at_once(self, workload: Workload) -> bool:
+        """Return true if `refill_all` is faster than calls of `refill` on several processors.
+
+        Args:
+            workload: workload of the inputs.
+        """
+        if self._copy_all is None or self._device.type != "cpu":
+            return self._copy_all is not None
+        from_files = any(isinstance(specified, SafetensorsInput) for specified in workload.inputs.values())
+        plans = self._random_inputs(workload)
+        return not from_files and not workload.is_custom and all(self._is_batched(plan) for plan in plans)
+
+    def _is_batched(self, plan: _Plan) -> bool:
+        """Return true if an input is filled by pieces, or is a scalar."""
+        has_factor = plan.purpose.role in _FACTORS and plan.dtype in _SCALABLE
+        scalable = self._copy_all is not None and plan.dtype in self._copy_all.scalable
+        return plan.scalar or (plan.purpose.role not in _DEPENDENT and (scalable or not has_factor))
 
     def _flush(self, pieces: list[Piece] | None) -> None:
         if pieces and self._copy_all is not None:
@@ -187,24 +182,31 @@ class InputSource:
             elif isinstance(specified, SafetensorsInput):
                 _put(into[name], self._from_file(workload, name, specified))
 
-    def _is_one_slice(self, plan: _Plan) -> bool:
-        """Return true if an input is one slice of its pool multiplied by a factor, independent of all other inputs."""
+    def _is_one_slice(self, plan: _Plan, copy_all: BatchedCopy) -> bool:
+        """Return true if an input is one piece with a factor, independent of all other inputs."""
         count, role = math.prod(plan.shape), plan.purpose.role
-        if plan.scalar or not count or role not in _FACTORS or plan.dtype not in _BATCH_SCALABLE:
+        if plan.scalar or not count or role not in _FACTORS or plan.dtype not in copy_all.scalable:
+            return False
+        if self._is_mixed(plan) and not copy_all.adds:
             return False
         return count <= len(self._pool_for(plan, count, 1)) // 2
 
     def _fill_all(self, plan: _Plan, targets: Sequence[int], pieces: list[Piece]) -> None:
         """Add the copies for one input of many sets; it is fast per set, because a batch of 2 ms can need 128 sets."""
         count, purpose = math.prod(plan.shape), plan.purpose
-        pool = self._pool_for(plan, count, 1)
+        pool, role = self._pool_for(plan, count, 1), purpose.role
         begin, size, offsets = pool.data_ptr(), plan.dtype.itemsize, len(pool) - count + 1
-        width, signed = _FACTORS[purpose.role], purpose.role in _SIGNED
-        words = struct.unpack(f"={2 * len(targets)}Q", self.random.randbytes(16 * len(targets)))
-        for target, position, word in zip(targets, words[::2], words[1::2], strict=True):
+        width, signed, mixed = _FACTORS[role], role in _SIGNED, self._is_mixed(plan)
+        words = iter(struct.unpack(f"={4 * len(targets)}Q", self.random.randbytes(32 * len(targets))))
+        for target, position, word, second_position, share in zip(targets, words, words, words, words, strict=False):
             factor = (1 + width * ((word >> 11) * 2.0**-52 - 1)) * purpose.std
-            source = begin + position % offsets * size
-            pieces.append(Piece(source, target, count, plan.dtype, -factor if signed and word & 1 else factor))
+            factor, source = -factor if signed and word & 1 else factor, begin + position % offsets * size
+            if not mixed:
+                pieces.append(Piece(source, target, count, plan.dtype, factor))
+                continue
+            first, second = _weights(role, (share >> 11) * 2.0**-53)
+            second_source = begin + second_position % offsets * size
+            pieces.append(Piece(source, target, count, plan.dtype, first * factor, second_source, second * factor))
 
     def _random_inputs(self, workload: Workload) -> tuple[_Plan, ...]:
         plans = self._plans.get(workload.uuid)
@@ -246,13 +248,16 @@ class InputSource:
         begin = 0
         for offset, length in slices[pair]:
             factor, part = self._factor(plan), flat[begin : begin + length]
+            first = pool[offset : offset + length]
             if factor is not None and self._is_mixed(plan):
-                self._mix(pool, offset, part, factor, role)
-            elif pieces is not None and (factor is None or plan.dtype in _BATCH_SCALABLE):
-                source = pool.data_ptr() + offset * plan.dtype.itemsize
-                pieces.append(Piece(source, part.data_ptr(), length, plan.dtype, factor))
+                second_offset = self.random.randrange(len(pool) - length + 1)
+                second = pool[second_offset : second_offset + length]
+                weights = _weights(role, self.random.random())
+                self._add(first, second, part, (weights[0] * factor, weights[1] * factor), pieces)
+            elif pieces is not None and self._copies_with(factor, plan.dtype):
+                pieces.append(Piece(first.data_ptr(), part.data_ptr(), length, plan.dtype, factor))
             else:
-                _copy(pool[offset : offset + length], part, factor)
+                _copy(first, part, factor)
             begin += length
         if role in {Role.MASK, Role.ADDITIVE_MASK} and plan.shape:
             self._flush(pieces)
@@ -261,17 +266,26 @@ class InputSource:
     def _is_mixed(self, plan: _Plan) -> bool:
         return self.for_host_code and plan.purpose.role in _MIXED and plan.dtype in _SCALABLE
 
-    def _mix(self, pool: torch.Tensor, offset: int, target: torch.Tensor, factor: float, role: Role) -> None:
-        """Write the weighted sum of two slices of a pool, the second at an offset of its own, times a factor."""
-        second_offset = self.random.randrange(len(pool) - target.numel() + 1)
-        if role in _SIGNED:
-            angle = self.random.uniform(math.pi / 8, 3 * math.pi / 8)
-            weights = math.cos(angle), math.sin(angle)  # the sum has the variance of its parts
-        else:
-            share = self.random.uniform(0.3, 0.7)
-            weights = share, 1 - share
-        torch.mul(pool[offset : offset + target.numel()], weights[0] * factor, out=target)
-        target.add_(pool[second_offset : second_offset + target.numel()], alpha=weights[1] * factor)
+    def _copies_with(self, factor: float | None, dtype: torch.dtype) -> bool:
+        """Return true if `copy_all` can make copies with this factor."""
+        return self._copy_all is not None and (factor is None or dtype in self._copy_all.scalable)
+
+    def _add(
+        self,
+        first: torch.Tensor,
+        second: torch.Tensor,
+        target: torch.Tensor,
+        factors: tuple[float, float],
+        pieces: list[Piece] | None,
+    ) -> None:
+        """Write the sum of two slices, each multiplied by its factor, or add it to `pieces` if that is possible."""
+        adds = self._copy_all is not None and self._copy_all.adds
+        if pieces is not None and adds and self._copies_with(factors[0], target.dtype):
+            addresses = first.data_ptr(), target.data_ptr()
+            pieces.append(Piece(*addresses, target.numel(), target.dtype, factors[0], second.data_ptr(), factors[1]))
+            return
+        torch.mul(first, factors[0], out=target)
+        target.add_(second, alpha=factors[1])
 
     def _factor(self, plan: _Plan) -> float | None:
         """Return the factor of a slice; None for a slice that is copied unchanged."""
@@ -351,6 +365,20 @@ class InputSource:
         if key not in self._files:
             self._files[key] = tensor_of_file(self._problem, specified)
         return self._checked(name, self._files[key], self._problem.sizes(workload))
+
+
+def _weights(role: Role, fraction: float) -> tuple[float, float]:
+    """Return the weights of two slices in their sum.
+
+    Args:
+        role: role of the input.
+        fraction: a random number from 0 to 1.
+    """
+    if role in _SIGNED:
+        angle = math.pi / 8 * (1 + 2 * fraction)
+        return math.cos(angle), math.sin(angle)  # the sum has the variance of its parts
+    share = 0.3 + 0.4 * fraction
+    return share, 1 - share
 
 
 def _put(target: torch.Tensor, value: Value) -> None:
