@@ -24,7 +24,14 @@ from harness.judge.channel import ChannelClosed, ChannelTimeout, MalformedRecord
 from harness.judge.clock import LAUNCH_BOUND, now_ns
 from harness.judge.correctness import Summed, summed
 from harness.judge.devices.cpu_copies import HostBatchedCopy
-from harness.judge.devices.cpu_scheduling import Steal, processor_name, real_time_priority, run_delay_ns, worker_pool
+from harness.judge.devices.cpu_scheduling import (
+    Steal,
+    processor_name,
+    real_time_priority,
+    run_delay_ns,
+    worker_count,
+    worker_pool,
+)
 from harness.judge.devices.interface import Batch, Calibration, Device, Memory, T
 from harness.judge.devices.lock import take_device_lock
 from harness.judge.input_data.layout import Layout
@@ -114,7 +121,9 @@ class CpuDevice(Device):
         self._steal = Steal()
         self._native = load_native(cache)
         self.summed: Summed = self._native.summed if self._native is not None else summed
-        self.copy_all = HostBatchedCopy(self._native, self.map_slots, len(allowed)) if self._native else None
+        self.copy_all = (
+            HostBatchedCopy(self._native, self.map_slots, worker_count(allowed)) if self._native is not None else None
+        )
         self._cold = self._native is not None and self._native.flushes
         self._inputs = Region(_MEMORY_BYTES, sealed=True)
         self._outputs: dict[int, Region] = {}

@@ -35,6 +35,11 @@ def processor_name() -> str:
     return platform.processor() or platform.machine()
 
 
+def worker_count(processors: Sequence[int]) -> int:
+    """Return the number of threads for the judge's own work."""
+    return min(len(processors), _MAX_WORKERS)
+
+
 def worker_pool(processors: Sequence[int]) -> ThreadPoolExecutor | None:
     """Return threads for the judge's own work, which may use every processor; None if there is only one processor."""
 
@@ -42,7 +47,7 @@ def worker_pool(processors: Sequence[int]) -> ThreadPoolExecutor | None:
         os.sched_setaffinity(0, set(processors))
         torch.set_num_threads(1)
 
-    workers = min(len(processors), _MAX_WORKERS)
+    workers = worker_count(processors)
     return ThreadPoolExecutor(workers, "judge", begin) if workers > 1 else None
 
 
