@@ -30,7 +30,7 @@ from tabulate import tabulate
 
 from benchmarks.gpu import problem
 from benchmarks.requests import evaluation_request
-from harness.judge.devices.cuda_cycle import Cycle, Line
+from harness.judge.devices.cuda_cycle import CudaConnection, Cycle
 from harness.judge.devices.interface import Reading
 from harness.judge.devices.opening import open_device
 from harness.judge.judge import Judge
@@ -165,13 +165,13 @@ class CandidateCalls:
 
     def __init__(self) -> None:
         self.calls: list[JudgedCall] = []
-        self._bounded, self._request = Cycle.bounded, Line.request
+        self._bounded, self._request = Cycle.bounded, CudaConnection.request
         self._begin_ns = 0
 
     def request(self) -> Callable[..., int]:
-        """Return a replacement of `Line.request` that stores the time of a call's request."""
+        """Return a replacement of `CudaConnection.request` that stores the time of a call's request."""
 
-        def request(line: Line, kind: Request, *arguments: Any, **options: Any) -> int:  # noqa: ANN401 - passed on
+        def request(line: CudaConnection, kind: Request, *arguments: Any, **options: Any) -> int:  # noqa: ANN401 - passed on
             begin_ns = self._request(line, kind, *arguments, **options)
             if kind == Request.CALL:
                 self._begin_ns = begin_ns
@@ -182,9 +182,9 @@ class CandidateCalls:
     def bounded(self) -> Callable[..., Reading]:
         """Return a replacement of `Cycle.bounded` that stores the reading if the runner is the candidate's."""
 
-        def bounded(cycle: Cycle, line: Line, *arguments: Any, **options: Any) -> Reading:  # noqa: ANN401 - passed on
+        def bounded(cycle: Cycle, line: CudaConnection, *arguments: Any, **options: Any) -> Reading:  # noqa: ANN401 - passed on
             reading = self._bounded(cycle, line, *arguments, **options)
-            if not line.is_trusted:
+            if line.trust.runs_untrusted_host_code:
                 self.calls.append(JudgedCall(self._begin_ns, reading))
             return reading
 
@@ -204,7 +204,7 @@ def agreement(judge: Judge, root: Path, sizes: Sequence[int]) -> Iterator[tuple[
         solution = _timed_solution(root, trace, rows)
         judged = CandidateCalls()
         with (
-            mock.patch.object(Line, "request", judged.request()),
+            mock.patch.object(CudaConnection, "request", judged.request()),
             mock.patch.object(Cycle, "bounded", judged.bounded()),
         ):
             answer = judge.answer(evaluation_request(directory, solution), lambda _: None)
@@ -216,7 +216,7 @@ def agreement(judge: Judge, root: Path, sizes: Sequence[int]) -> Iterator[tuple[
             for call, times in list(zip(judged.calls, timed_calls(trace.read_text()), strict=False))[_SKIPPED:]
             if not call.reading.was_held and not times.compares_clocks
         ]
-        figures = figures_us(pairs, judge.device.calibration.call_overhead_ns)
+        figures = figures_us(pairs, judge.device.clock.calibration.call_overhead_ns)
         yield (
             f"{rows} rows, {answer.trust}, {len(pairs)} calls",
             f"{max(0.03 * figures[1], 3.0):.1f}",

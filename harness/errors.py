@@ -60,7 +60,7 @@ class HostFaultError(HarnessError):
     exit_code = EXIT_HOST_FAULT
 
 
-class OutOfHostMemoryError(HostFaultError):
+class OutOfMachineMemoryError(HostFaultError):
     """This machine has no memory or process left. A candidate without limits may have taken it."""
 
     exit_code = EXIT_OUT_OF_MEMORY

@@ -144,7 +144,7 @@ UNBOUNDED = {
     "formats/bounded.py": "checks size and nesting first",
     "judge/isolation/sandbox.py": "reads what bubblewrap, a trusted process, writes about itself",
     "agents/inside/harness.py": "runs inside the agent's sandbox: it can only end the agent's own command",
-    "runner/main.py": "runs inside the sandbox: the judge's messages",
+    "runner/messages.py": "runs inside the sandbox: the judge's messages",
     "runner/compilers.py": "runs inside the sandbox: the judge's request",
     "runner/nvrtc.py": "runs inside the sandbox: the judge's request",
     "runner/profiled.py": "runs inside the sandbox: the judge's request, and what the compiler of the candidate wrote",

@@ -69,7 +69,7 @@ def _serve(arguments: argparse.Namespace) -> None:
 
     def check_between_batches(request: CheckRequest) -> None:
         check(request)
-        device.after_check()
+        device.runners.after_check()
 
     try:
         checks = WaitingChecks(check_between_batches, inbox.next_check)
@@ -78,12 +78,12 @@ def _serve(arguments: argparse.Namespace) -> None:
         device.close()
         raise
     try:
-        _send(JudgeReady(target=device.target, device=device.record(), environment=judge.environment))
+        _send(JudgeReady(target=device.hardware.target, device=device.record(), environment=judge.environment))
         inbox.start()
         while (request := inbox.next()) is not None:
             if isinstance(request, CheckRequest):
                 check(request)
-                device.start_standby()
+                device.runners.start_standby()
                 continue
             answer = _answer(judge, request)
             failpoint("judge.answered")

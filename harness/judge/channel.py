@@ -6,15 +6,14 @@ the candidate. No part of a record is evaluated, unpickled or used as a time.
 
 from __future__ import annotations
 
-import json
 import select
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from harness.runner import wire
+from harness.runner.messages import Message, encode
 
 
 class ChannelClosed(Exception):  # noqa: N818 - an outcome of judging, not an error of the judge
@@ -58,18 +57,18 @@ class Channel:
         """Close the judge's copy of the runner's end, so that reads return end-of-file once the runner has ended."""
         self._runner_socket.close()
 
-    def send(self, message: Mapping[str, Any], descriptors: Sequence[int] = ()) -> None:
-        """Send a JSON message and file descriptors.
+    def send(self, message: Message, descriptors: Sequence[int] = ()) -> None:
+        """Send a message and file descriptors.
 
         Args:
-            message: content of the message; JSON values only.
+            message: the message.
             descriptors: open files that the runner receives duplicates of.
 
         Raises:
             ChannelClosed: the runner has closed its end.
         """
         try:
-            socket.send_fds(self._socket, [json.dumps(message).encode()], list(descriptors))
+            socket.send_fds(self._socket, [encode(message)], list(descriptors))
         except (BrokenPipeError, ConnectionResetError):
             raise ChannelClosed from None
 
@@ -131,7 +130,7 @@ class Channel:
             MalformedRecord: the datagram is not a record, or has another code.
         """
         record = self.receive(deadline)
-        if record.code not in (code, wire.Code.FAILED, wire.Code.SHAPE, wire.Code.DTYPE):
+        if record.code is not code and record.code not in wire.FAILURES:
             raise MalformedRecord(f"answered {record.code.name} instead of {code.name}")
         return record
 

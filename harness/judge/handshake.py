@@ -16,11 +16,11 @@ from pathlib import Path
 from pydantic import Field, ValidationError
 
 from harness.judge.clock import dispatch_ns, handshake_ns
-from harness.judge.devices.interface import Batch, Device
+from harness.judge.devices.interface import Batch, Clock, RunnerTrust, closing_connection
 from harness.judge.input_data.layout import Layout, calibration_layout
 from harness.judge.runners import Runner
 from harness.model.base_models import StrictModel
-from harness.runner import wire
+from harness.runner.messages import Program
 from harness.workspace.files import atomic_write
 
 _FEWEST, _MOST = 3, 12
@@ -46,23 +46,22 @@ class HandshakeCalibration:
     """The smallest calibration, if it was an outlier; `ns` is then the usual handshake."""
 
 
-def measure_overheads(device: Device, runner: Runner) -> tuple[float, float]:
+def measure_overheads(clock: Clock, runner: Runner) -> tuple[float, float]:
     """Return the handshake of a batch and the dispatch of a call, in nanoseconds.
 
     Args:
-        device: the CPU.
-        runner: a new runner, which can be used for nothing else afterwards.
+        clock: of the CPU.
+        runner: a new runner, which has ended when the function returns.
     """
-    words, descriptors = device.grant(runner)
-    runner.ask({"op": "load", "language": "empty", **words}, wire.Code.LOADED, _WITHIN_S, descriptors)
 
     def batches(layout: Layout, calls: int) -> Callable[[], Batch]:
-        memory = device.memory(layout)
-        runner.ask(layout.message(calls, ""), wire.Code.READY, _WITHIN_S)
-        return lambda: device.batch(runner, memory, range(calls), _WITHIN_S)
+        memory = clock.memory(layout)
+        clock.prepare(connection, layout, calls)
+        return lambda: clock.time_calls(connection, memory, range(calls), _WITHIN_S)
 
-    handshake = handshake_ns(batches(calibration_layout(1, _COPIED_BYTES, (_COPIED_BYTES,)), _COPIES))
-    return handshake, dispatch_ns(batches(calibration_layout(5, 64, (0,)), _DISPATCHES), _DISPATCHES)
+    with closing_connection(clock, clock.open(runner, Program("empty"), RunnerTrust.REFERENCE)) as connection:
+        handshake = handshake_ns(batches(calibration_layout(1, _COPIED_BYTES, (_COPIED_BYTES,)), _COPIES))
+        return handshake, dispatch_ns(batches(calibration_layout(5, 64, (0,)), _DISPATCHES), _DISPATCHES)
 
 
 class _Remembered(StrictModel):

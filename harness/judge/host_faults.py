@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import re
 
-from harness.errors import HostFaultError, OutOfHostMemoryError
+from harness.errors import HostFaultError, OutOfMachineMemoryError
 
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
 _FILES = {errno.EMFILE, errno.ENFILE}
@@ -32,7 +32,7 @@ def host_fault(error: BaseException) -> HostFaultError | None:
         return fault
     text = " ".join(str(error).split())
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and _NO_MEMORY.search(text)):
-        return OutOfHostMemoryError(f"this machine is out of memory: {text or 'MemoryError'}", remedy=_END_OTHERS)
+        return OutOfMachineMemoryError(f"this machine is out of memory: {text or 'MemoryError'}", remedy=_END_OTHERS)
     if _NO_DRIVER.search(text):
         return HostFaultError(f"the GPU's driver does not work: {text}", remedy="nvidia-smi; dmesg | grep -i xid")
     return None
@@ -46,5 +46,5 @@ def _of_system(error: OSError) -> HostFaultError | None:
     if error.errno in _FILES:
         return HostFaultError(f"too many files are open: {error.strerror}", remedy="raise the limit: ulimit -n")
     if error.errno in _MEMORY:
-        return OutOfHostMemoryError(f"no further process or thread can start: {error.strerror}", remedy=_END_OTHERS)
+        return OutOfMachineMemoryError(f"no further process or thread can start: {error.strerror}", remedy=_END_OTHERS)
     return None

@@ -20,16 +20,19 @@ from harness.judge.baseline.baseline_runners import Opponents
 from harness.judge.baseline.baselines import measure
 from harness.judge.counters.profiling import ProfileTarget, cold_and_warm_us, find_profiled, profile_replay
 from harness.judge.counters.replays import replay_key, store_replay
-from harness.judge.devices.interface import Device
-from harness.judge.evaluation import Evaluation, Progress
+from harness.judge.devices.interface import Clock, Device
+from harness.judge.evaluation import evaluate
 from harness.judge.input_data.inputs import InputSource
 from harness.judge.input_data.layout import layout_of
+from harness.judge.memory_planner import MemoryPlanner
 from harness.judge.reference import Reference, load_reference
+from harness.judge.resources import Progress
 from harness.judge.runners import BaselineFailed
 from harness.judge.sides import Staged
 from harness.judge.solution_check import WaitingChecks
 from harness.judge.verdict import failed, one_line
 from harness.judge.version import judge_version
+from harness.judge.workload_race import Task
 from harness.model.config import SandboxKind
 from harness.model.counters import CounterReport
 from harness.model.judging import Cost, EnvironmentRecord, JudgeAnswer, JudgeRequest, Summary
@@ -64,17 +67,19 @@ class Judge:
         )
         self.cache_dir = cache_dir
         self.sandbox: SandboxKind = sandbox
-        self._opponents: dict[int, Opponents] = {}
+        self._opponents = tuple((clock, Opponents(clock, cache_dir, sandbox)) for clock in device.clocks)
         self._bounds: dict[tuple[str, str], Bounds | NoBoundError] = {}
         self._tried_references: set[str] = set()
         self._checks = checks
-        device.start_standby()
+        device.runners.start_standby()
 
-    def opponents(self, clock: Device) -> Opponents:
-        """Return the runners of baselines on one of the device's clocks, created once per clock."""
-        if id(clock) not in self._opponents:
-            self._opponents[id(clock)] = Opponents(clock, self.cache_dir, self.sandbox)
-        return self._opponents[id(clock)]
+    def opponents(self, clock: Clock) -> Opponents:
+        """Return the runners of baselines on one of the device's clocks."""
+        return next(opponents for known, opponents in self._opponents if known is clock)
+
+    def memory_planner(self, problem: Problem) -> MemoryPlanner:
+        """Return the planner of the device's memory for a request about a problem."""
+        return MemoryPlanner(self.device, problem, self._end_opponents)
 
     def answer(self, request: JudgeRequest, progress: Progress) -> JudgeAnswer:
         """Return the answer to a request. Failures of a problem or a solution are in the answer.
@@ -93,7 +98,9 @@ class Judge:
             reference = load_reference(problem)
         except FormatError as error:
             return self._refused(request, Verdict.INVALID_REFERENCE, one_line(error))
-        if self.device.reserve(problem, [layout_of(problem, workload) for workload in problem.workloads]):
+        layouts = [layout_of(problem, workload) for workload in problem.workloads]
+        replaced = [clock.reserve(layouts) for clock in self.device.clocks]
+        if any(replaced):
             self._end_opponents()
         try:
             self._try_reference(problem, reference)
@@ -103,20 +110,25 @@ class Judge:
                 return self._profiled(request, problem, reference)
             return self._evaluated(request, problem, reference, progress)
         except (FormatError, BaselineFailed) as error:
-            for runners in self._opponents.values():
+            for _, runners in self._opponents:
                 runners.drop(problem)
             return self._refused(request, Verdict.INVALID_REFERENCE, one_line(error), problem)
         finally:
-            self.device.start_standby()
+            self.device.runners.start_standby()
 
     def _evaluated(
         self, request: JudgeRequest, problem: Problem, reference: Reference, progress: Progress
     ) -> JudgeAnswer:
-        evaluation = Evaluation(self, request, problem, reference, progress)
-        answer = evaluation.run()
-        if self.device.target != CPU and answer.verdict is Verdict.PASSED and evaluation.sealed is not None:
-            self._keep_replay(request, problem, evaluation.sealed, answer.device.name)
+        inputs, planner = self._inputs(problem, reference), self.memory_planner(problem)
+        evaluated = evaluate(Task(self, request, problem, reference, inputs, planner, progress))
+        answer = evaluated.answer
+        if self.device.hardware.target != CPU and answer.verdict is Verdict.PASSED and evaluated.sealed is not None:
+            self._keep_replay(request, problem, evaluated.sealed, answer.device.name)
         return answer
+
+    def _inputs(self, problem: Problem, reference: Reference) -> InputSource:
+        hardware = self.device.hardware
+        return InputSource(problem, reference=reference, device=hardware.memory_on, copy_all=hardware.copy_all)
 
     def _keep_replay(self, request: JudgeRequest, problem: Problem, sealed: Staged, device_name: str) -> None:
         """Store a solution that passed, for later profiles. A failure to store it affects nothing else."""
@@ -133,8 +145,8 @@ class Judge:
         """
         device = self.device.record()
         solution = load_solution(Path(str(request.solution_dir)))
-        source = InputSource(problem, reference=reference, device=self.device.memory_on, copy_all=self.device.copy_all)
-        target = ProfileTarget(self.device.target, device.name, device.id, self.sandbox, self.cache_dir)
+        source = self._inputs(problem, reference)
+        target = ProfileTarget(self.device.hardware.target, device.name, device.id, self.sandbox, self.cache_dir)
         profiled = find_profiled(problem, solution, request.workload, target)
         if isinstance(profiled, CounterReport):
             report = profiled
@@ -155,7 +167,7 @@ class Judge:
         if problem.digest in self._tried_references:
             return
         smallest = min(problem.workloads, key=lambda workload: layout_of(problem, workload).io_bytes)
-        source = InputSource(problem, reference=reference, device=self.device.memory_on, copy_all=self.device.copy_all)
+        source = self._inputs(problem, reference)
         reference.outputs(list(source.draw(smallest).values()))
         self._tried_references.add(problem.digest)
 
@@ -169,7 +181,7 @@ class Judge:
         key = problem.digest, workload.uuid
         if key not in self._bounds:
             try:
-                machine = hardware(self.device.target, cache_dir=self.cache_dir)
+                machine = hardware(self.device.hardware.target, cache_dir=self.cache_dir)
             except ConfigurationError as error:  # not cached, because the hardware may be measured later
                 return NoBoundError(error.message, where=error.where, remedy=error.remedy)
             try:
@@ -180,7 +192,7 @@ class Judge:
 
     def measure_hardware_again(self) -> None:
         """Measure a CPU's rates again, because they are too low if the CPU was busy. A GPU's rates are constants."""
-        if self.device.target == CPU:
+        if self.device.hardware.target == CPU:
             measured_cpu(self.cache_dir, remeasure=True)
             self._bounds.clear()
 
@@ -204,7 +216,7 @@ class Judge:
         )
 
     def _end_opponents(self) -> None:
-        for runners in self._opponents.values():
+        for _, runners in self._opponents:
             runners.close()
 
     def close(self) -> None:

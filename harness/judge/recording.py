@@ -21,6 +21,7 @@ from harness.judge.build.report import resources_of_cubin
 from harness.judge.checks import WorkloadCheck
 from harness.judge.devices.interface import Memory
 from harness.judge.input_data.layout import Layout
+from harness.judge.memory_plan import MemoryPlan
 from harness.judge.runners import Runner, RunnerFailed
 from harness.judge.shared_memory import Region
 from harness.judge.sides import Side, Stage, Staged, binary_hash
@@ -29,6 +30,7 @@ from harness.model.judging import BuildReport
 from harness.model.problem import Workload
 from harness.runner import wire
 from harness.runner.cubin import MalformedCubinError, check_size
+from harness.runner.messages import Program, RecordCall
 
 CALLS = 3
 """Calls of the solution itself on each workload, each checked and with fresh inputs."""
@@ -127,7 +129,7 @@ class Recorded:
                 number, _, symbol = launch.kernel.partition(":")
                 symbols[int(number)][launch.kernel] = symbol
 
-        def put(stage: Stage) -> dict[str, object]:
+        def put(stage: Stage) -> Program:
             directories = []
             for number, cubin in enumerate(self.cubins):
                 directory = stage.directory / str(number)
@@ -135,7 +137,7 @@ class Recorded:
                 (directory / "kernel.cubin").write_bytes(cubin)
                 (directory / "names.json").write_text(json.dumps({"symbols": symbols[number]}))
                 directories.append(stage.inside(directory))
-            return {"op": "load", "language": "cuda", "artefacts": directories}
+            return Program("cuda", artefacts=tuple(directories))
 
         resources = tuple(
             resource
@@ -154,6 +156,7 @@ class RecordableWorkload:
     layout: Layout
     memory: Memory
     check: WorkloadCheck
+    plan: MemoryPlan | None
 
 
 def record(side: Side, workloads: Iterable[RecordableWorkload], call_limit_s: Callable[[float], float]) -> Recorded:
@@ -172,7 +175,7 @@ def record(side: Side, workloads: Iterable[RecordableWorkload], call_limit_s: Ca
     bounded_us: dict[str, float] = {}
     cubins: list[bytes] = []
     for recordable in workloads:
-        side.prepare(recordable.workload, recordable.layout, 1)
+        side.prepare(recordable.workload, recordable.layout, 1, plan=recordable.plan)
         calls, times_ns = [], []
         for number in range(CALLS):
             placement, call_ns = _checked_call(side, recordable, call_limit_s(side.first_call_s))
@@ -196,7 +199,7 @@ def _checked_call(side: Side, recordable: RecordableWorkload, within_s: float) -
     check.sets.fill([memory.views(0)])
     batch = side.batch(memory, range(1), within_s)
     inputs = memory.inputs(0)
-    outcome = check.check(inputs, check.expected(inputs), memory.outputs(side.runner, 0))
+    outcome = check.check(inputs, check.expected(inputs), memory.outputs(side.connection, 0))
     if outcome.reason is not None:
         raise RunnerFailed(outcome.verdict, outcome.reason)
     return batch.readings[-1].placement, batch.ns
@@ -206,8 +209,7 @@ def _recorded_call(runner: Runner, layout: Layout, placement: int) -> RecordedCa
     """Repeat the last call with recording, on the inputs that are still at its placement."""
     region = Region(_LARGEST, sealed=False)
     try:
-        message = {"op": "record", "placement": placement}
-        runner.ask(message, wire.Code.READY, _RECORD_S, (region.descriptor,))
+        runner.ask(RecordCall(placement), wire.Code.READY, _RECORD_S, (region.descriptor,))
         return parse(memoryview(region.all.numpy().data), layout)
     finally:
         region.close()

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from harness.errors import ConfigurationError
 from harness.failpoints import failpoint
@@ -29,6 +29,7 @@ from harness.judge.isolation.sandbox import STAGE, Binds, Sandboxed, launch, pat
 from harness.model.config import SandboxKind
 from harness.model.verdict import Verdict
 from harness.runner import wire
+from harness.runner.messages import Message, Warm
 
 _HELLO_S = 120.0
 _EXIT_S, _JUST_ENDED_S = 5.0, 2.0
@@ -66,15 +67,28 @@ class RunnerFailed(Exception):  # noqa: N818 - an outcome
         self.reason = reason
 
 
-class NoRoom(RunnerFailed):
-    """Too little memory is free on the device for a batch of either side, because the candidate holds the rest."""
+class RunnerOutOfMemory(RunnerFailed):
+    """An allocation of device memory failed in a runner, or so it reports."""
 
-    def __init__(self, cause: object) -> None:
-        super().__init__(Verdict.RUNTIME_ERROR, f"left no memory on the device ({cause})")
+    of_baseline = False
+    """The runner is the baseline's."""
+
+
+class NoDeviceMemory(Exception):  # noqa: N818 - a condition of the machine
+    """The judge itself cannot allocate device memory for a workload."""
 
 
 class BaselineFailed(Exception):  # noqa: N818 - a fault of the problem, not of the candidate
-    """A baseline returned wrong outputs or broke."""
+    """A baseline returned wrong outputs or broke.
+
+    Args:
+        reason: one line.
+        broken: failure of its runner, which cannot be used any more; None if its outputs are wrong.
+    """
+
+    def __init__(self, reason: str, *, broken: RunnerFailed | None = None) -> None:
+        super().__init__(reason)
+        self.broken = broken
 
 
 @dataclass(frozen=True)
@@ -133,6 +147,11 @@ class Runner:
         self.channel.close_runner_end()
         failpoint("judge.runner_started")
 
+    @property
+    def first_process(self) -> int:
+        """Id of the sandbox's first process, of which all others in it are descendants."""
+        return self._process.first
+
     def inside(self, path: Path) -> str:
         """Return the path of a file of the stage, as the process in the sandbox sees it."""
         return path_in_stage(self.plan.sandbox, self.stage, path)
@@ -151,7 +170,7 @@ class Runner:
         if self.plan.warms and not self._warming:
             self._warming = True
             with contextlib.suppress(ChannelClosed):  # `wait_ready` reports it
-                self.channel.send({"op": "warm"})
+                self.channel.send(Warm())
 
     def settle(self) -> None:
         """Wait until the runner's start cannot disturb timed batches.
@@ -210,13 +229,11 @@ class Runner:
         assert self._processes is not None  # noqa: S101 - wait_ready made it
         return self._processes
 
-    def ask(
-        self, message: Mapping[str, Any], expected: wire.Code, within_s: float, fds: Sequence[int] = ()
-    ) -> RunnerRecord:
+    def ask(self, message: Message, expected: wire.Code, within_s: float, fds: Sequence[int] = ()) -> RunnerRecord:
         """Continue the runner, send a message, stop the runner after its answer, and return the answer.
 
         Args:
-            message: content of the message; JSON values only.
+            message: the message.
             expected: code of the answer.
             within_s: seconds to wait for the answer.
             fds: file descriptors that are sent with the message.
@@ -282,8 +299,9 @@ class Runner:
         Raises:
             RunnerFailed: the record reports a failure.
         """
-        if record.code is wire.Code.FAILED:
-            raise RunnerFailed(Verdict.RUNTIME_ERROR, self.last_message() or "raised an exception without a message")
+        if record.code in (wire.Code.FAILED, wire.Code.NO_MEMORY):
+            failure = RunnerOutOfMemory if record.code is wire.Code.NO_MEMORY else RunnerFailed
+            raise failure(Verdict.RUNTIME_ERROR, self.last_message() or "raised an exception without a message")
         if record.code is wire.Code.SHAPE:
             reason = f"output number {record.detail} came back with another shape than declared"
             raise RunnerFailed(Verdict.INCORRECT_SHAPE, reason)
@@ -408,7 +426,7 @@ class Standby:
         self._ready = [runner for runner in self._ready if _starts(runner.settle)]
 
     def close(self) -> None:
-        """Kill the runners that were not taken."""
+        """Kill the runners that were not taken; `start` and `take` start new ones."""
         for runner in self._ready:
             runner.kill()
         self._ready.clear()

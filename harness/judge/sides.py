@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,59 +15,66 @@ from harness.judge.build.builder import Built, build_cpp, copy_files, files_of
 from harness.judge.build.cuda_builder import architecture, build_cuda
 from harness.judge.build.extension_builder import build_extension
 from harness.judge.build.report import build_warnings
-from harness.judge.devices.interface import Batch, Device, Memory
+from harness.judge.devices.interface import Batch, Clock, Connection, Memory, RunnerTrust
 from harness.judge.input_data.layout import Layout
-from harness.judge.runners import Runner
+from harness.judge.memory_plan import MemoryPlan
+from harness.judge.runners import BaselineFailed, Runner, RunnerFailed, RunnerOutOfMemory
 from harness.model.config import SandboxKind
 from harness.model.judging import BuildReport
 from harness.model.problem import Problem, Workload
 from harness.model.solution import Solution
-from harness.runner import wire
+from harness.runner.messages import Program
 
-_LOAD_S = 60.0
 _COMPILED_S, _COMPILING_S, _REFERENCE_S = 10.0, 90.0, 240.0
 """Seconds that a first call may take: Python may compile then, compiled code may not."""
 
 
 @dataclass
 class Side:
-    """One loaded runner: `prepare` sets it up for a workload, `batch` makes calls.
+    """One side of a race, loaded into its runner: `prepare` sets it up for a workload, `batch` makes calls."""
 
-    `trusted` is true for the reference, `plans` are the launch plans of a sealed solution by workload.
-    """
-
-    device: Device
-    runner: Runner
-    trusted: bool
+    clock: Clock
+    connection: Connection
     first_call_s: float
     """Seconds that the first batch of a workload may take, which may include compilation."""
+    launches: Mapping[str, Mapping[str, Any]]
+    """Launch plans of a sealed solution by workload."""
+    is_baseline: bool = False
+    """A failure of this side is one of the problem, and not of a candidate."""
 
-    plans: Mapping[str, Mapping[str, Any]]
+    @property
+    def runner(self) -> Runner:
+        """The runner's process."""
+        return self.connection.runner
 
-    def prepare(self, workload: Workload, layout: Layout, slots: int, variant: str = "") -> None:
-        """Send a workload's slots to the runner.
+    @property
+    def is_trusted(self) -> bool:
+        """True for the reference and for library baselines."""
+        return self.connection.trust is RunnerTrust.REFERENCE
+
+    def prepare(
+        self, workload: Workload, layout: Layout, slots: int, variant: str = "", plan: MemoryPlan | None = None
+    ) -> None:
+        """Prepare the runner for a workload.
 
         Args:
             workload: the workload.
             layout: of its inputs and outputs in memory.
             slots: number of slots.
             variant: variant of the reference to run, as "compile"; "" for a solution.
+            plan: the workload's use of memory; None: as much as usual.
 
         Raises:
-            RunnerFailed: the runner crashed or did not answer, or the device's memory does not suffice.
+            RunnerFailed: the runner crashed or did not answer.
+            RunnerOutOfMemory, NoDeviceMemory: the device's memory does not suffice.
+            BaselineFailed: the same as RunnerFailed, of a baseline.
         """
-        placed, descriptors = self.device.place(self.runner, layout, slots)
-        message = {**layout.message(slots, variant), **placed}
-        if workload.uuid in self.plans:
-            message["plan"] = self.plans[workload.uuid]
-        try:
-            self.runner.ask(message, wire.Code.READY, _LOAD_S, descriptors)
-        finally:
-            for descriptor in descriptors:
-                os.close(descriptor)
+        launches = self.launches.get(workload.uuid)
+        with self._as_baseline(variant):
+            self.clock.prepare(self.connection, layout, slots, variant=variant, launches=launches, plan=plan)
 
     def batch(self, memory: Memory, slots: range | list[int], within_s: float) -> Batch:
-        """Run one timed batch; see `Device.batch`.
+        """Run one timed batch; see `Clock.time_calls`.
 
         Args:
             memory: of the workload.
@@ -76,12 +83,29 @@ class Side:
 
         Raises:
             RunnerFailed: the runner crashed, raised, or did not answer in time.
+            RunnerOutOfMemory: it did not get device memory.
+            BaselineFailed: the same as RunnerFailed, of a baseline.
         """
-        return self.device.batch(self.runner, memory, slots, within_s)
+        with self._as_baseline():
+            return self.clock.time_calls(self.connection, memory, slots, within_s)
+
+    @contextlib.contextmanager
+    def _as_baseline(self, variant: str = "") -> Iterator[None]:
+        """Raise `BaselineFailed` for a failure of a baseline's runner. A lack of memory remains what it is."""
+        try:
+            yield
+        except RunnerOutOfMemory as lack:
+            lack.of_baseline = self.is_baseline
+            raise
+        except RunnerFailed as failure:
+            if not self.is_baseline:
+                raise
+            name = f" ({variant})" if variant else ""
+            raise BaselineFailed(f"the baseline{name} failed: {failure.reason}", broken=failure) from failure
 
     def close(self) -> None:
         """End the runner."""
-        self.device.forget(self.runner)
+        self.clock.close(self.connection)
 
 
 @dataclass(frozen=True)
@@ -97,8 +121,8 @@ class Stage:
 class Staged:
     """A solution or reference that a runner will load."""
 
-    put: Callable[[Stage], dict[str, object]]
-    """Copies the files into a runner's stage, and returns the fields of the load message."""
+    put: Callable[[Stage], Program]
+    """Copies the files into a runner's stage, and returns what the runner loads."""
     first_call_s: float
     plans: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Launch plans of a sealed or recorded solution: workload uuid -> `ResolvedPlan` as plain data."""
@@ -133,14 +157,14 @@ def stage_solution(problem: Problem, solution: Solution, *, cache_dir: Path, san
         FormatError: a sealed solution's launch plan is malformed.
     """
     spec = solution.spec
-    message: dict[str, object] = {"op": "load", "language": spec.language, "entry": spec.function}
+    program = Program(spec.language, spec.function)
     if spec.language == "cuda":
         cuda_build = build_cuda(problem, solution, cache_dir=cache_dir, sandbox=sandbox)
 
-        def stage_cubin(stage: Stage) -> dict[str, object]:
+        def stage_cubin(stage: Stage) -> Program:
             for name in ("kernel.cubin", "names.json"):
                 shutil.copyfile(cuda_build.directory / name, stage.directory / name)
-            return {**message, "artefacts": [stage.inside(stage.directory)]}
+            return replace(program, artefacts=(stage.inside(stage.directory),))
 
         cubin = cuda_build.directory / "kernel.cubin"
         plans = {uuid: plan.as_json() for uuid, plan in cuda_build.plans.items()}
@@ -149,28 +173,28 @@ def stage_solution(problem: Problem, solution: Solution, *, cache_dir: Path, san
         return Staged(stage_cubin, _COMPILED_S, plans, cuda_build.report, cubin=cubin, binary=binary)
     if spec.language == "cpp":
         built = build_cpp(problem, solution, cache_dir=cache_dir, sandbox=sandbox)
-        return _stage_built(built, message, needs_torch=False)
+        return _stage_built(built, program, needs_torch=False)
     if spec.language == "cuda_cpp":
         built = build_extension(problem, solution, architecture=architecture, cache_dir=cache_dir, sandbox=sandbox)
-        message |= {"binding": spec.binding or "tvm_ffi", "params": {}, "destination_passing": spec.destination_passing}
-        return _stage_built(built, message)
+        binding = spec.binding or "tvm_ffi"
+        return _stage_built(built, replace(program, binding=binding, destination_passing=spec.destination_passing))
 
-    def stage_sources(stage: Stage) -> dict[str, object]:
+    def stage_sources(stage: Stage) -> Program:
         root = stage.directory / "solution"
         copy_files(files_of(solution), root)
-        return {**message, "source": stage.inside(root / spec.file)}
+        source, passing = stage.inside(root / spec.file), spec.destination_passing
+        return replace(program, source=source, params=dict(spec.params), destination_passing=passing)
 
-    message |= {"params": dict(spec.params), "destination_passing": spec.destination_passing}
     return Staged(stage_sources, _COMPILING_S)
 
 
-def _stage_built(built: Built, message: dict[str, object], *, needs_torch: bool = True) -> Staged:
+def _stage_built(built: Built, program: Program, *, needs_torch: bool = True) -> Staged:
     """Return a shared object, ready to be loaded."""
 
-    def put(stage: Stage) -> dict[str, object]:
+    def put(stage: Stage) -> Program:
         target = stage.directory / "artefact.so"
         shutil.copyfile(built.path, target)
-        return {**message, "artefact": stage.inside(target)}
+        return replace(program, artefact=stage.inside(target))
 
     report = BuildReport(warnings=build_warnings(built.messages))
     binary = binary_hash([built.path.read_bytes()])
@@ -193,32 +217,38 @@ def binary_hash(files: Sequence[bytes], plans: Mapping[str, Mapping[str, Any]] |
 def stage_reference(source: str) -> Staged:
     """Return a reference or a library baseline, ready to be loaded."""
 
-    def put(stage: Stage) -> dict[str, object]:
+    def put(stage: Stage) -> Program:
         target = stage.directory / "reference.py"
         target.write_text(source)
-        return {"op": "load", "language": "reference", "entry": "run", "source": stage.inside(target)}
+        return Program("reference", "run", source=stage.inside(target))
 
     return Staged(put, _REFERENCE_S)
 
 
-def load(device: Device, runner: Runner, staged: Staged, *, trusted: bool) -> Side:
+def load(clock: Clock, runner: Runner, staged: Staged, trust: RunnerTrust, *, is_baseline: bool = False) -> Side:
     """Load a solution into a fresh runner, and end the runner if that fails.
 
     Args:
-        device: the device that the runner belongs to.
+        clock: times the side's calls.
         runner: a runner without a solution.
         staged: the solution or reference.
-        trusted: true for the reference.
+        trust: whose code the runner executes.
+        is_baseline: the side is a baseline.
 
     Raises:
         RunnerFailed: loading crashed, raised or took too long.
     """
     try:
-        grant, descriptors = device.grant(runner, sealed=staged.sealed)
-        message = {**staged.put(Stage(runner.stage, runner.inside)), **grant}
-        record = runner.ask(message, wire.Code.LOADED, _LOAD_S, descriptors)
-        device.loaded(runner, record.claimed_ns)
+        program = staged.put(Stage(runner.stage, runner.inside))
     except BaseException:
-        device.forget(runner)
+        clock.runners.end(runner)
         raise
-    return Side(device, runner, trusted, staged.first_call_s, staged.plans)
+    connection = clock.open(runner, program, trust)
+    return Side(clock, connection, staged.first_call_s, staged.plans, is_baseline)
+
+
+def load_solution_side(clock: Clock, staged: Staged, *, is_baseline: bool = False) -> Side:
+    """Start a runner, and load a solution into it; see `load`."""
+    trust = RunnerTrust.LAUNCHER if staged.sealed else RunnerTrust.CANDIDATE
+    runner = clock.runners.take(trust, needs_torch=staged.needs_torch)
+    return load(clock, runner, staged, trust, is_baseline=is_baseline)

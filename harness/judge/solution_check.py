@@ -21,15 +21,15 @@ from harness.formats.solutions import UnusableSolutionError, usable_solution
 from harness.judge.build import code_excerpt
 from harness.judge.build.builder import BuildFailed
 from harness.judge.build.cuda_builder import PTX_NAME
+from harness.judge.checked_calls import LEAST_BATCH_S
 from harness.judge.checks import WorkloadCheck, WorkloadSets
 from harness.judge.correctness import Comparison
-from harness.judge.devices.interface import Device, Memory
+from harness.judge.devices.interface import Clock, Device, Memory
 from harness.judge.input_data.inputs import InputSource
 from harness.judge.input_data.layout import Layout, layout_of
 from harness.judge.reference import InvalidReferenceError, Reference, load_reference
-from harness.judge.rounds import LEAST_BATCH_S
-from harness.judge.runners import RunnerFailed
-from harness.judge.sides import Side, Staged, load, stage_solution
+from harness.judge.runners import NoDeviceMemory, RunnerFailed
+from harness.judge.sides import Side, Staged, load_solution_side, stage_solution
 from harness.judge.verdict import one_line
 from harness.model.config import SandboxKind
 from harness.model.judging import BuildReport, CheckAnswer, CheckedWorkload, CheckRequest
@@ -109,12 +109,13 @@ def check_solution(request: CheckRequest, device: Device, *, cache_dir: Path, sa
         problem = load_problem(Path(request.problem_dir), key=request.problem, data_root=data_root)
         reference = load_reference(problem)
         definition = problem.definition
-        runs = f"the device {device.target} runs"
-        solution = usable_solution(Path(request.solution_dir), definition, device.languages, runs)
+        hardware = device.hardware
+        runs = f"the device {hardware.target} runs"
+        solution = usable_solution(Path(request.solution_dir), definition, hardware.languages, runs)
         staged = stage_solution(problem, solution, cache_dir=cache_dir, sandbox=sandbox)
         build_s = time.monotonic() - begin
         build = staged.report.model_copy(update={"code": _code(request, solution, staged, sandbox)})
-        checked = _Checking(problem, reference, device.clock(sealed=staged.sealed), staged).run()
+        checked = _Checking(problem, reference, device.clock_for(sealed=staged.sealed), staged).run()
         unchecked = len(problem.workloads) - len(checked)
         failure = next((workload for workload in checked if workload.verdict is not Verdict.PASSED), None)
         verdict, reason = (failure.verdict, failure.reason) if failure is not None else (Verdict.PASSED, None)
@@ -151,9 +152,10 @@ def _code(request: CheckRequest, solution: Solution, staged: Staged, sandbox: Sa
 class _Checking:
     """One check: its runner, its inputs and its workloads."""
 
-    def __init__(self, problem: Problem, reference: Reference, device: Device, staged: Staged) -> None:
-        self._problem, self._reference, self._device, self._staged = problem, reference, device, staged
-        self._inputs = InputSource(problem, reference=reference, device=device.memory_on, copy_all=device.copy_all)
+    def __init__(self, problem: Problem, reference: Reference, clock: Clock, staged: Staged) -> None:
+        self._problem, self._reference, self._clock, self._staged = problem, reference, clock, staged
+        on, copy_all = clock.hardware.memory_on, clock.hardware.copy_all
+        self._inputs = InputSource(problem, reference=reference, device=on, copy_all=copy_all)
         self._side: Side | None = None
 
     def run(self) -> list[CheckedWorkload]:
@@ -161,7 +163,7 @@ class _Checking:
         layouts = {workload.uuid: layout_of(self._problem, workload) for workload in self._problem.workloads}
         processor_end, end = time.process_time() + WORKLOADS_S, time.monotonic() + LONGEST_S
         checked: list[CheckedWorkload] = []
-        with self._device.temporary_memory(list(layouts.values())):
+        with self._clock.temporary_memory(list(layouts.values())):
             try:
                 for workload in sorted(self._problem.workloads, key=lambda work: layouts[work.uuid].io_bytes):
                     checked.append(self._workload(workload, layouts[workload.uuid]))
@@ -177,18 +179,18 @@ class _Checking:
     def _workload(self, workload: Workload, layout: Layout) -> CheckedWorkload:
         outcomes: list[Comparison] = []
         try:
-            memory = self._device.memory(layout)
+            memory = self._clock.memory(layout)
             side = self._loaded()
             side.prepare(workload, layout, memory.capacity)
             sets = WorkloadSets(self._problem, self._inputs, workload)
-            check = WorkloadCheck(self._reference, sets, self._device.summed)
+            check = WorkloadCheck(self._reference, sets, self._clock.hardware.summed)
             ordinary = [""] * min(_EQUAL_SETS, memory.capacity)
             outcomes.append(_batch(side, memory, check, ordinary, side.first_call_s))
             kinds, size = sets.stress(), min(_MOST_SETS, memory.capacity)
             for begin in range(0, len(kinds), size):
                 batch_kinds = kinds[begin : begin + size]
                 outcomes.append(_batch(side, memory, check, batch_kinds, LEAST_BATCH_S))
-        except torch.OutOfMemoryError as error:
+        except (NoDeviceMemory, torch.OutOfMemoryError) as error:
             return CheckedWorkload(uuid=workload.uuid, verdict=Verdict.RUNTIME_ERROR, reason=f"no memory left: {error}")
         except RunnerFailed as error:
             return CheckedWorkload(uuid=workload.uuid, verdict=error.verdict, reason=error.reason)
@@ -207,8 +209,7 @@ class _Checking:
             RunnerFailed: loading fails.
         """
         if self._side is None:
-            runner = self._device.runner(needs_torch=self._staged.needs_torch)
-            self._side = load(self._device, runner, self._staged, trusted=False)
+            self._side = load_solution_side(self._clock, self._staged)
         return self._side
 
 
@@ -229,7 +230,7 @@ def _batch(side: Side, memory: Memory, check: WorkloadCheck, kinds: Sequence[str
     outcomes = []
     for slot, kind in enumerate(kinds):
         inputs = memory.inputs(slot)
-        outcome = check.check(inputs, check.expected(inputs), memory.outputs(side.runner, slot), kind)
+        outcome = check.check(inputs, check.expected(inputs), memory.outputs(side.connection, slot), kind)
         outcomes.append(outcome)
     side.runner.check_still_stopped()
     for kind, outcome in zip(kinds, outcomes, strict=True):
@@ -246,7 +247,7 @@ def _difference(memory: Memory, side: Side, outcomes: Sequence[Comparison]) -> s
     """Return the beginning of a reason for different outputs of two calls with equal inputs; "" if they are equal."""
     if len(outcomes) < _EQUAL_SETS:
         return ""
-    first, second = (memory.outputs(side.runner, slot) for slot in range(_EQUAL_SETS))
+    first, second = (memory.outputs(side.connection, slot) for slot in range(_EQUAL_SETS))
     if all(torch.equal(_bits(first[name]), _bits(second[name])) for name in first):
         return ""
     if outcomes[0].reason is None:

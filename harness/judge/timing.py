@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from harness.judge.clock import counted_call_ns, disturbed, subtracted_ns
-from harness.judge.devices.interface import Batch, Device, Memory, Reading
+from harness.judge.devices.interface import Batch, Clock, Memory, Reading
 from harness.judge.sides import Side
 from harness.model.interval import geometric_mean
 from harness.model.verdict import Trust
@@ -44,6 +44,8 @@ class Block:
     """Overhead that was subtracted from a call of the candidate: mean of its two batches."""
     readings: tuple[tuple[tuple[Reading, ...], ...], ...] = ()
     """Readings of each batch, for baseline and candidate, where calls are timed one by one."""
+    checked: int = 0
+    """Calls of the candidate whose outputs were checked."""
 
     @property
     def log_ratio(self) -> float:
@@ -90,28 +92,30 @@ class Race:
         return max(self.baseline.calls, self.candidate.calls)
 
 
-def run_block(race: Race, fill: Callable[[int], None], check: Callable[[Race], None]) -> Block:
+def run_block(race: Race, fill: Callable[[int], None], check: Callable[[Race], int]) -> Block:
     """Run one block and return its times.
 
     Args:
         race: both sides.
         fill: writes fresh inputs into slots 0 to n - 1.
-        check: checks the outputs of both sides; raises if the candidate is wrong.
+        check: checks the outputs of both sides and returns how many of the candidate's; raises if they are wrong.
 
     Raises:
         RunnerFailed: a side failed.
     """
     order = secrets.choice(((0, 1, 1, 0), (1, 0, 0, 1)))
     sides = (race.baseline, race.candidate)
+    clock = race.candidate.side.clock
     batches: tuple[list[Batch], list[Batch]] = ([], [])
+    checked = 0
     for half in (order[:2], order[2:]):
         fill(race.sets)
-        with race.candidate.side.device.timing():
+        with clock.hardware.timing():
             for index in half:
                 timed = sides[index]
                 batches[index].append(timed.side.batch(race.memory, range(timed.calls), timed.within_s))
-        check(race)
-    calibration = race.candidate.side.device.calibration
+        checked += check(race)
+    calibration = clock.calibration
     baseline_ns, candidate_ns = (
         geometric_mean(counted_call_ns(batch, timed.calls, calibration) for batch in of_side)
         for timed, of_side in zip(sides, batches, strict=True)
@@ -126,10 +130,11 @@ def run_block(race: Race, fill: Callable[[int], None], check: Callable[[Race], N
         spoiled=any(disturbed(batch) for batch in of_both),
         subtracted_ns=statistics.fmean(subtracted_ns(batch, calls, calibration) for batch in of_candidate),
         readings=tuple(tuple(batch.readings for batch in of_side) for of_side in batches),
+        checked=checked,
     )
 
 
-def stopping_half_width(half_width: float, blocks: Sequence[Block], device: Device) -> float:
+def stopping_half_width(half_width: float, blocks: Sequence[Block], clock: Clock) -> float:
     """Return the half-width of the interval at which timing may stop, without the error of the processes.
 
     It is wider for launch-bound calls. It is never narrower than half of the half-width that the error of both
@@ -138,14 +143,14 @@ def stopping_half_width(half_width: float, blocks: Sequence[Block], device: Devi
     Args:
         half_width: half-width for other calls, as a share of the speed-up: 0.02 is 2 %.
         blocks: the blocks so far.
-        device: decides whether the calls are launch-bound, and returns the error of its processes.
+        clock: decides whether the calls are launch-bound, and returns the error of its processes.
     """
     latency_ns = statistics.fmean(block.candidate_ns for block in blocks)
     claimed_ns = statistics.fmean(block.claimed_ns for block in blocks)
-    wider = _LAUNCH_BOUND_WIDER if device.trust(latency_ns, claimed_ns) is Trust.LAUNCH_BOUND else 1.0
+    wider = _LAUNCH_BOUND_WIDER if clock.trust(latency_ns, claimed_ns) is Trust.LAUNCH_BOUND else 1.0
     baseline_ns = statistics.fmean(block.baseline_ns for block in blocks)
     # A bound as long as the call gives the smallest error: the host's share of the call is not known here.
-    processes = math.hypot(*(device.process_error(call_ns, bound_ns=call_ns) for call_ns in (latency_ns, baseline_ns)))
+    processes = math.hypot(*(clock.process_error(call_ns, bound_ns=call_ns) for call_ns in (latency_ns, baseline_ns)))
     return max(half_width * wider, _NORMAL_QUANTILE * processes / 2)
 
 

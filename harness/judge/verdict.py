@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 
 from harness.judge.checks import Tally
-from harness.judge.devices.interface import Device
+from harness.judge.devices.interface import Clock
 from harness.judge.timing import TimedBlocks
 from harness.model.interval import SetupError, geometric_mean, workload_interval
 from harness.model.judging import BoundRates, Variant, WorkloadResult
@@ -55,7 +55,7 @@ def _with_errors(result: WorkloadResult, tally: Tally) -> WorkloadResult:
 
 
 def timed(
-    workload: Workload, times: TimedBlocks, tally: Tally, variant: Variant, device: Device, sol_us: float | None
+    workload: Workload, times: TimedBlocks, tally: Tally, variant: Variant, clock: Clock, sol_us: float | None
 ) -> WorkloadResult:
     """Return the result of a workload that passed, with its times; `with_bounds` adds bound and score.
 
@@ -64,13 +64,13 @@ def timed(
         times: the blocks that count.
         tally: errors of its checked calls.
         variant: the baseline that it was timed against.
-        device: the device with the clock that timed it.
+        clock: the clock that timed it.
         sol_us: speed-of-light bound in microseconds; None if the workload has none.
     """
     ratios = tuple(block.log_ratio for block in times.blocks)
     latency_ns = geometric_mean([block.candidate_ns for block in times.blocks])
     baseline_ns = geometric_mean([block.baseline_ns for block in times.blocks])
-    sides = (device.process_error(call_ns, (sol_us or 0.0) * 1e3) for call_ns in (latency_ns, baseline_ns))
+    sides = (clock.process_error(call_ns, (sol_us or 0.0) * 1e3) for call_ns in (latency_ns, baseline_ns))
     process_error = math.hypot(*sides, times.slowdown_uncertainty)
     speedup, interval = workload_interval(ratios, SetupError(times.placement_error or 0.0, process_error))
     subtracted_ns = statistics.fmean(block.subtracted_ns for block in times.blocks)
@@ -85,7 +85,7 @@ def timed(
         placement_error=times.placement_error,
         process_error=process_error or None,
         claimed_us=statistics.fmean(block.claimed_ns for block in times.blocks) / 1e3,
-        subtracted_us=(subtracted_ns + device.calibration.call_overhead_ns) / 1e3,
+        subtracted_us=(subtracted_ns + clock.calibration.call_overhead_ns) / 1e3,
         checked=times.checked,
         calls=times.calls,
         blocks=len(times.blocks),
@@ -122,15 +122,15 @@ def overall(results: Sequence[WorkloadResult]) -> tuple[Verdict, str | None]:
     return Verdict.PASSED, None
 
 
-def weakest_trust(results: Sequence[WorkloadResult], device: Device) -> Trust:
+def weakest_trust(results: Sequence[WorkloadResult], clock: Clock) -> Trust:
     """Return the trust of the least trusted workload.
 
     Args:
         results: of all workloads; those without times do not count.
-        device: the device with the clock that timed them.
+        clock: the clock that timed them.
     """
     levels = [
-        device.trust(result.latency_us * 1e3, result.claimed_us * 1e3)
+        clock.trust(result.latency_us * 1e3, result.claimed_us * 1e3)
         for result in results
         if result.latency_us is not None and result.claimed_us is not None
     ]

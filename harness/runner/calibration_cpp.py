@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from typing import Any
 
 from . import cpp
+from .messages import Load
 from .shared_memory import HostWorkload
 
 
-def load(message: dict[str, Any]) -> Callable[[HostWorkload], cpp.Call]:
+def load(message: Load) -> Callable[[HostWorkload], cpp.Call]:
     """Return a function that prepares a workload.
 
     Its call is `bcopy(input, output, axis)` for one input, and `labs`, which has no effect, for more inputs.

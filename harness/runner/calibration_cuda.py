@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from .cuda_calls import Calls, SynchronousCalls
 from .cuda_workload import CudaWorkload
+from .messages import Load
 
 
-def load(message: dict[str, Any]) -> Callable[[CudaWorkload], Calls]:
+def load(message: Load) -> Callable[[CudaWorkload], Calls]:
     """Return a function that prepares a workload, whose calls set the first output to zero."""
     del message
 

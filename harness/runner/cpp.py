@@ -16,6 +16,7 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
+from .messages import Load
 from .shared_memory import HostWorkload, address
 
 Call = Callable[[int], None]
@@ -58,10 +59,10 @@ def _report_faults() -> object:
     return handler
 
 
-def load(message: dict[str, Any]) -> Callable[[HostWorkload], Call]:
+def load(message: Load) -> Callable[[HostWorkload], Call]:
     """Open the shared object and return a function that prepares a workload and returns the call on one slot."""
     _report_faults()
-    function = getattr(ctypes.CDLL(message["artefact"]), message["entry"])
+    function = getattr(ctypes.CDLL(message.program.artefact), message.program.entry)
     function.restype = None
     return lambda workload: prepare(function, workload)
 

@@ -14,27 +14,29 @@ from .cuda_calls import Calls, EventTimedCalls, SynchronousCalls, load_trusted
 from .cuda_workload import CudaWorkload, PlacementMemory
 from .doorbell import Doorbell
 from .launcher import TrustedKernels
+from .messages import DeviceMemory, Load, Prepare, RecordCall
 
 
 class CudaLine:
     """A loaded solution on the device."""
 
-    def __init__(self, message: dict[str, Any], descriptors: Sequence[int]) -> None:
+    def __init__(self, message: Load, descriptors: Sequence[int]) -> None:
         scalars, page = descriptors
-        self._memory = PlacementMemory((scalars,), message)
+        assert isinstance(message.memory, DeviceMemory)  # noqa: S101 - the judge's message for a GPU
+        self._memory = PlacementMemory(scalars, message.memory)
         self._doorbell = Doorbell(page)
         os.close(page)
         self._pinged = torch.zeros(1, device="cuda")
         self._trusted: TrustedKernels | None = None
         self.short_kernel_ns = 0
         """Nanoseconds between events around a short trusted kernel before the solution is loaded; 0 without events."""
-        if message.get("timed"):
-            self._trusted = load_trusted(message["trusted"])
+        if message.trusted is not None:
+            self._trusted = load_trusted(message.trusted)
             self.short_kernel_ns = round(self._trusted.short_kernel_us() * 1e3)
         self._calls: Calls | None = None
         self._workload: CudaWorkload | None = None
 
-    def prepare(self, solution: Any, message: dict[str, Any], descriptors: Sequence[int]) -> None:  # noqa: ANN401 - what a loader gave
+    def prepare(self, solution: Any, message: Prepare, descriptors: Sequence[int]) -> None:  # noqa: ANN401 - what a loader gave
         """Map the placements of a workload and prepare its calls.
 
         Args:
@@ -43,7 +45,8 @@ class CudaLine:
             descriptors: physical memory of each placement.
         """
         self._calls = None
-        self._memory.map(descriptors, message["placement_bytes"])
+        torch.cuda.empty_cache()  # blocks of the last workload do not fit this one, and the other side needs memory
+        self._memory.map(descriptors, message.placement_bytes)
         self._workload = self._memory.workload(message)
         calls = solution(self._workload)
         if hasattr(calls, "run"):
@@ -58,7 +61,7 @@ class CudaLine:
         assert self._calls is not None  # noqa: S101 - the judge prepares first
         self._doorbell.serve(self._calls.run, self._ping)
 
-    def record(self, solution: Any, message: dict[str, Any], descriptors: Sequence[int]) -> None:  # noqa: ANN401 - what a loader gave
+    def record(self, solution: Any, message: RecordCall, descriptors: Sequence[int]) -> None:  # noqa: ANN401 - what a loader gave
         """Make a call on the inputs of a placement, and write its launches into the judge's file.
 
         Args:
@@ -71,7 +74,7 @@ class CudaLine:
 
         (descriptor,) = descriptors
         call, passing = solution.split_call(self._workload), solution.destination_passing
-        record_call(descriptor, call, self._workload, message["placement"], passing=passing)
+        record_call(descriptor, call, self._workload, message.placement, passing=passing)
 
     def cold_and_warm(self, placement: int) -> tuple[int, int]:
         """See `SealedCalls`; the inputs are those at the placement."""

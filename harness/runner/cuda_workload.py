@@ -8,40 +8,40 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from .device_memory import AddressRange, PhysicalMemory, bytes_tensor
-from .shared_memory import SCALAR_FORMATS, SlotField, WorkloadSlots
+from .messages import DeviceMemory, Prepare, SlotField
+from .shared_memory import SCALAR_FORMATS, WorkloadSlots
 
 
 class PlacementMemory:
     """Reserved device addresses, the placements mapped there, and the Python scalars."""
 
-    def __init__(self, descriptors: Sequence[int], message: dict[str, Any]) -> None:
+    def __init__(self, descriptor: int, sizes: DeviceMemory) -> None:
         """Reserve the addresses and map the scalars. No device memory of the judge is mapped yet.
 
         Args:
-            descriptors: the file of the scalars; it is closed.
-            message: the judge's request to load, with `scalar_bytes` and `window_bytes`.
+            descriptor: the file of the scalars; it is closed.
+            sizes: of the addresses and of the file.
         """
-        self.scalars = mmap.mmap(descriptors[0], message["scalar_bytes"], mmap.MAP_SHARED, mmap.PROT_READ)
-        os.close(descriptors[0])
+        self.scalars = mmap.mmap(descriptor, sizes.scalar_bytes, mmap.MAP_SHARED, mmap.PROT_READ)
+        os.close(descriptor)
         torch.zeros(1, device="cuda")
-        self._window, self.all = window(message["window_bytes"])
+        self._window, self.all = window(sizes.window_bytes)
 
     @property
     def address(self) -> int:
         """Device address of the first placement."""
         return self._window.address
 
-    def workload(self, message: dict[str, Any]) -> CudaWorkload:
-        """Return the workload that the judge's JSON describes."""
-        plan = message.get("plan", {})
-        return CudaWorkload.of(message, memory=self, stride=message["placement_bytes"], plan=plan)
+    def workload(self, message: Prepare) -> CudaWorkload:
+        """Return the workload of a message."""
+        return CudaWorkload.of(message, memory=self, stride=message.placement_bytes, plan=message.plan)
 
     def map(self, descriptors: Sequence[int], size: int) -> None:
         """Replace the mapped placements by those of another workload.
@@ -78,7 +78,7 @@ class CudaWorkload(WorkloadSlots):
     memory: PlacementMemory
     stride: int
     """Bytes from one placement to the next."""
-    plan: dict[str, Any]
+    plan: Mapping[str, Any]
     """Of a sealed solution: `ResolvedPlan` as plain data."""
 
     def _tensor(self, field: SlotField, begin: int) -> torch.Tensor:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from .messages import Load
 from .pytorch import Call, SplitCall, bind
 from .shared_memory import WorkloadSlots
 
@@ -16,11 +17,12 @@ EXTENSION = "benchmark_kernel"
 """Module name of a torch extension in SOL-ExecBench, which sources may contain."""
 
 
-def load(message: dict[str, Any]) -> Callable[[WorkloadSlots], Call | SplitCall]:
+def load(message: Load) -> Callable[[WorkloadSlots], Call | SplitCall]:
     """Open the shared object and return a function that prepares a workload, as `pytorch.load` does."""
-    import_function = _tvm_ffi if message["binding"] == "tvm_ffi" else _torch
-    function = import_function(message["artefact"], message["entry"])
-    return bind(function if message["destination_passing"] else _returning(function), message)
+    program = message.program
+    import_function = _tvm_ffi if program.binding == "tvm_ffi" else _torch
+    function = import_function(program.artefact, program.entry)
+    return bind(function if program.destination_passing else _returning(function), message)
 
 
 def _torch(path: str, name: str) -> Callable[..., Any]:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import gc
 import importlib
-import json
 import os
+import re
 import signal
 import socket
 import sys
@@ -21,6 +21,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from . import wire
+from .messages import DeviceMemory, Load, MeasureColdAndWarm, Prepare, RecordCall, Warm, decode
 from .shared_memory import HostWorkload, SharedMemory
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ _LOADERS = {
 which are Python functions."""
 _MAX_DESCRIPTORS = 64
 """File descriptors of one message: the placements of a workload on a device."""
+_NO_DEVICE_MEMORY = re.compile(r"CUDA_ERROR_OUT_OF_MEMORY|CUBLAS_STATUS_ALLOC_FAILED|CUDA error: out of memory")
+"""Errors of the driver and of libraries for a failed allocation, in exceptions of any type."""
 _times_passed: dict[str, int] = {}
 
 
@@ -63,17 +66,17 @@ class _Server:
     def __init__(self, line: socket.socket) -> None:
         self.line = line
         self.solution: Any = None
-        self.memory: Any = None
+        self.memory: SharedMemory | None = None
         self.call: Any = None
         self.device: CudaLine | None = None
 
-    def load(self, message: dict[str, Any], descriptors: list[int]) -> None:
+    def load(self, message: Load, descriptors: list[int]) -> None:
         failpoint("runner.before_load")
-        if "window_bytes" in message:
+        if isinstance(message.memory, DeviceMemory):
             self.device = importlib.import_module(".cuda_line", __package__).CudaLine(message, descriptors)
         else:
-            self.memory = SharedMemory.attach(descriptors, message["input_bytes"], message["output_bytes"])
-        loader = importlib.import_module(f".{_LOADERS.get(message['language'], 'pytorch')}", __package__)
+            self.memory = SharedMemory.attach(descriptors, message.memory)
+        loader = importlib.import_module(f".{_LOADERS.get(message.program.language, 'pytorch')}", __package__)
         self.solution = loader.load(message)
         failpoint("runner.loaded")
         overhead_ns = self.device.short_kernel_ns if self.device is not None else 0
@@ -84,25 +87,25 @@ class _Server:
         _exempt_from_collection()
         self.line.send(wire.pack_record(wire.Code.READY))
 
-    def prepare(self, message: dict[str, Any], descriptors: list[int]) -> None:
+    def prepare(self, message: Prepare, descriptors: list[int]) -> None:
         self.call = None
         if self.device is not None:
             self.device.prepare(self.solution, message, descriptors)
         else:
-            stride = message["output_stride"]
-            self.call = self.solution(HostWorkload.of(message, memory=self.memory, output_stride=stride))
+            workload = HostWorkload.of(message, memory=self.memory, output_stride=message.output_stride)
+            self.call = self.solution(workload)
         _exempt_from_collection()
         failpoint("runner.ready")
         self.line.send(wire.pack_record(wire.Code.READY))
 
-    def record(self, message: dict[str, Any], descriptors: list[int]) -> None:
+    def record(self, message: RecordCall, descriptors: list[int]) -> None:
         assert self.device is not None  # noqa: S101 - only calls on a GPU are recorded
         self.device.record(self.solution, message, descriptors)
         self.line.send(wire.pack_record(wire.Code.READY))
 
-    def cold_and_warm(self, message: dict[str, Any]) -> None:
+    def cold_and_warm(self, message: MeasureColdAndWarm) -> None:
         assert self.device is not None  # noqa: S101 - the judge requests this only for sealed calls on a GPU
-        cold_ns, warm_ns = self.device.cold_and_warm(message["placement"])
+        cold_ns, warm_ns = self.device.cold_and_warm(message.placement)
         self.line.send(wire.pack_record(wire.Code.READY, call=cold_ns, claimed_ns=warm_ns))
 
     def batch(self, data: bytes) -> None:
@@ -120,32 +123,44 @@ class _Server:
         self.line.send(wire.pack_record(wire.Code.DONE, call=identity, claimed_ns=claimed))
         failpoint("runner.after_done")
 
+    def answer(self, data: bytes, descriptors: list[int]) -> None:
+        if data[:1] != b"{":
+            self.batch(data)
+            return
+        match decode(data):
+            case Load() as message:
+                self.load(message, descriptors)
+            case Prepare() as message:
+                self.prepare(message, descriptors)
+            case RecordCall() as message:
+                self.record(message, descriptors)
+            case MeasureColdAndWarm() as message:
+                self.cold_and_warm(message)
+            case Warm():
+                self.warm()
+
     def serve(self) -> None:
         while True:
             data, descriptors, _, _ = socket.recv_fds(self.line, wire.LARGEST, _MAX_DESCRIPTORS)
             if not data:
                 return
             try:
-                if data[:1] != b"{":
-                    self.batch(data)
-                    continue
-                message = json.loads(data)
-                if message["op"] == "load":
-                    self.load(message, descriptors)
-                elif message["op"] == "record":
-                    self.record(message, descriptors)
-                elif message["op"] == "cold_and_warm":
-                    self.cold_and_warm(message)
-                elif message["op"] == "warm":
-                    self.warm()
-                else:
-                    self.prepare(message, descriptors)
+                self.answer(data, descriptors)
             except wire.OutputMismatchError as error:
                 self.line.send(wire.pack_record(error.code, detail=error.output))
-            except BaseException:  # noqa: BLE001 - the border of the process: untrusted code may raise anything
+            except BaseException as error:  # noqa: BLE001 - the border of the process: untrusted code may raise anything
                 traceback.print_exc()
                 sys.stderr.flush()
-                self.line.send(wire.pack_record(wire.Code.FAILED))
+                code = wire.Code.NO_MEMORY if _is_out_of_device_memory(error) else wire.Code.FAILED
+                self.line.send(wire.pack_record(code))
+
+
+def _is_out_of_device_memory(error: BaseException) -> bool:
+    """Return true for a failed allocation of device memory. Only torch's own allocator raises a type for it."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(error, torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and _NO_DEVICE_MEMORY.search(str(error)) is not None
 
 
 def _import_torch() -> None:

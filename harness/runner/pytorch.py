@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from . import wire
-from .shared_memory import SlotField, WorkloadSlots
+from .messages import Load, SlotField
+from .shared_memory import WorkloadSlots
 
 Call = Callable[[int], None]
 
@@ -46,9 +47,9 @@ SplitCall = tuple[Callable[[int], Any], Callable[[Any, int], None]]
 """A call in two parts: compute, and copy the returned values to the outputs."""
 
 
-def load(message: dict[str, Any]) -> Function:
+def load(message: Load) -> Function:
     """Import the solution."""
-    return bind(load_function(message["source"], message["entry"]), message)
+    return bind(load_function(message.program.source, message.program.entry), message)
 
 
 @dataclass(frozen=True)
@@ -70,14 +71,14 @@ class Function:
         return split_call(self.function, workload, self.constants, destination_passing=self.destination_passing)
 
 
-def bind(function: Callable[..., Any], message: dict[str, Any]) -> Function:
+def bind(function: Callable[..., Any], message: Load) -> Function:
     """Return a loaded function with the way of calling it that the judge's message states.
 
     Args:
         function: the loaded function.
         message: the judge's request to load.
     """
-    return Function(function, message["params"], message["destination_passing"], bool(message.get("timed")))
+    return Function(function, message.program.params, message.program.destination_passing, message.reads_events)
 
 
 def prepare(

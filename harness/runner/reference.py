@@ -16,8 +16,9 @@ from typing import Any
 
 import torch
 
+from .messages import Load, SlotField
 from .pytorch import Call, SplitCall, load_function, prepare, split_call, store
-from .shared_memory import SlotField, WorkloadSlots
+from .shared_memory import WorkloadSlots
 
 _COMPILE_MODES = {"compile": None, "max_autotune": "max-autotune"}
 _ATTENTION = ("flash", "mem_efficient", "math", "cudnn")
@@ -26,10 +27,10 @@ _WARM_UPS = 2
 """Calls before the capture of a graph, in which libraries create their handles and workspaces."""
 
 
-def load(message: dict[str, Any]) -> Callable[[WorkloadSlots], Call | SplitCall]:
+def load(message: Load) -> Callable[[WorkloadSlots], Call | SplitCall]:
     """Import the reference and return a function that prepares a workload's variant."""
-    run = load_function(message["source"], message["entry"])
-    build = split_call if message.get("timed") else prepare
+    run = load_function(message.program.source, message.program.entry)
+    build = split_call if message.reads_events else prepare
     compiled: dict[str, Callable[..., Any]] = {}
     backends = _TorchBackends()
 
@@ -41,7 +42,7 @@ def load(message: dict[str, Any]) -> Callable[[WorkloadSlots], Call | SplitCall]
         complete = _completed(run, fields, updated) if updated else run
         slots = _updated_slots(workload, updated) if updated else workload
         if workload.variant == "cuda_graph":
-            return _graph_call(complete, slots, timed=bool(message.get("timed")))
+            return _graph_call(complete, slots, timed=message.reads_events)
         if workload.variant not in _COMPILE_MODES:
             return build(complete, slots, {}, destination_passing=False)
 

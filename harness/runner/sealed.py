@@ -6,7 +6,6 @@ import json
 import statistics
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 from cuda.bindings import driver as cuda
@@ -16,6 +15,7 @@ from .cubin import module_variables
 from .cuda_calls import load_trusted
 from .cuda_workload import CudaWorkload
 from .launcher import SealedWorkload, VariableSnapshot
+from .messages import Load
 
 _REPEATS = 11
 """Number of calls of each kind, of which the median is reported."""
@@ -42,12 +42,12 @@ class SealedCalls:
         return round(cold * 1e3), round(warm * 1e3)
 
 
-def load(message: dict[str, Any]) -> Callable[[CudaWorkload], SealedCalls]:
+def load(message: Load) -> Callable[[CudaWorkload], SealedCalls]:
     """Load the cubins and return a function that prepares a workload."""
-    trusted = load_trusted(message["trusted"])
+    trusted = load_trusted(str(message.trusted))
     functions: dict[str, cuda.CUfunction] = {}
     variables: list[VariableSnapshot] = []
-    for directory in map(Path, message["artefacts"]):
+    for directory in map(Path, message.program.artefacts):
         cubin = (directory / "kernel.cubin").read_bytes()
         module = driver.load(cubin)
         if module_scope := module_variables(cubin):

@@ -14,32 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
+from .messages import HostMemory, Prepare, SlotField
+
 if TYPE_CHECKING:
     import torch  # not at run time: a runner of compiled code starts ten times faster without it
 
 SCALAR_FORMATS = {"int": "q", "bool": "q", "float": "d"}
-
-
-@dataclass(frozen=True)
-class SlotField:
-    """One input or output of a slot."""
-
-    name: str
-    dtype: str
-    """Attribute of torch, such as bfloat16."""
-    shape: tuple[int, ...]
-    offset: int
-    """Bytes from the beginning of the slot."""
-    bytes: int
-    scalar: str | None
-    """int, bool or float for a Python scalar; None for a tensor."""
-    updates: str | None = None
-    """For an output: the input whose content it has before each call."""
-
-    @classmethod
-    def of(cls, message: dict[str, Any]) -> SlotField:
-        """Return the field that the judge's JSON describes."""
-        return cls(**{**message, "shape": tuple(message["shape"])})
 
 
 @dataclass(frozen=True)
@@ -59,20 +39,20 @@ class WorkloadSlots(ABC):
     """Variant of a baseline (`harness.model.judging.Variant`)."""
 
     @classmethod
-    def of(cls, message: dict[str, Any], **memory: Any) -> Self:  # noqa: ANN401 - fields of a subclass
-        """Return the workload that the judge's JSON describes.
+    def of(cls, message: Prepare, **memory: Any) -> Self:  # noqa: ANN401 - fields of a subclass
+        """Return the workload of a message.
 
         Args:
-            message: request to prepare a workload.
+            message: the judge's request to prepare a workload.
             memory: fields that the subclass adds.
         """
         return cls(
-            inputs=tuple(map(SlotField.of, message["inputs"])),
-            outputs=tuple(map(SlotField.of, message["outputs"])),
-            input_stride=message["input_stride"],
-            slots=message["slots"],
-            axes=tuple(message["axes"]),
-            variant=message["variant"],
+            inputs=message.inputs,
+            outputs=message.outputs,
+            input_stride=message.input_stride,
+            slots=message.slots,
+            axes=message.axes,
+            variant=message.variant,
             **memory,
         )
 
@@ -97,18 +77,17 @@ class SharedMemory:
     outputs: mmap.mmap
 
     @classmethod
-    def attach(cls, descriptors: Sequence[int], input_bytes: int, output_bytes: int) -> SharedMemory:
+    def attach(cls, descriptors: Sequence[int], sizes: HostMemory) -> SharedMemory:
         """Map the judge's memory files and close their descriptors.
 
         Args:
             descriptors: memory file of the inputs, which is sealed against writing, and that of the outputs.
-            input_bytes: size of the first file.
-            output_bytes: size of the second file.
+            sizes: of both files.
         """
         flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
         mappings = cls(
-            mmap.mmap(descriptors[0], input_bytes, flags, mmap.PROT_READ),
-            mmap.mmap(descriptors[1], output_bytes, flags, mmap.PROT_READ | mmap.PROT_WRITE),
+            mmap.mmap(descriptors[0], sizes.input_bytes, flags, mmap.PROT_READ),
+            mmap.mmap(descriptors[1], sizes.output_bytes, flags, mmap.PROT_READ | mmap.PROT_WRITE),
         )
         for descriptor in descriptors:
             os.close(descriptor)

@@ -1,6 +1,7 @@
 """Encode and decode the binary protocol between judge and runner. Standard library only.
 
-Judge to runner: JSON objects (first byte `{`) and CALL datagrams. Runner to judge: records of one fixed size.
+Judge to runner: JSON objects (first byte `{`, see `messages`) and CALL datagrams. Runner to judge: records of one fixed
+size.
 """
 
 from __future__ import annotations
@@ -37,6 +38,12 @@ class Code(enum.IntEnum):
     """Output number `detail` does not have the declared shape."""
     DTYPE = 7
     """Output number `detail` does not have the declared dtype."""
+    NO_MEMORY = 8
+    """An allocation of device memory failed; the exception's text is on stderr."""
+
+
+FAILURES = frozenset({Code.FAILED, Code.SHAPE, Code.DTYPE, Code.NO_MEMORY})
+"""Records that report a failure in place of the expected answer."""
 
 
 class OutputMismatchError(Exception):

@@ -12,10 +12,10 @@ from dataclasses import replace
 from typing import Any
 
 from harness.judge import __main__ as judge_process
-from harness.judge import evaluation, rounds
+from harness.judge import checked_calls, memory_plan, workload_race
 from harness.judge.clock import now_ns
 from harness.judge.correctness import Comparison
-from harness.judge.devices import cuda, cuda_cycle, cuda_placements
+from harness.judge.devices import cuda_clock, cuda_cycle, cuda_hardware, cuda_timers
 from harness.judge.devices.interface import Reading
 from harness.runner.doorbell import Request
 
@@ -36,38 +36,39 @@ def count_held_calls() -> None:
 
     _replace(cuda_cycle.Cycle, "bounded", bounded)
     _replace(cuda_cycle.Cycle, "_hold", hold)
-    _replace(cuda.CudaDevice, "_must_be_idle", lambda *_: None)
-    _replace(cuda, "held_calls", lambda count: frozenset(range(count)))
+    _replace(cuda_hardware.CudaHardware, "must_be_idle", lambda _: None)
+    _replace(cuda_timers, "held_calls", lambda count: frozenset(range(count)))
 
 
 def time_without_ping() -> None:
     """Omit the ping, so that the runner's context may be inactive when a call is requested."""
-    usual = cuda_cycle.Line.request
+    usual = cuda_cycle.CudaConnection.request
 
-    def request(self: cuda_cycle.Line, request: Request, deadline: float, placement: int = 0) -> int:
+    def request(self: cuda_cycle.CudaConnection, request: Request, deadline: float, placement: int = 0) -> int:
         return now_ns() if request is Request.PING else usual(self, request, deadline, placement)
 
-    _replace(cuda_cycle.Line, "request", request)
+    _replace(cuda_cycle.CudaConnection, "request", request)
 
 
 def believe_outputs() -> None:
     """Accept every output of a timed or correctness call; recorded calls are still checked."""
-    usual = rounds.Rounds._count  # noqa: SLF001 - the defence that is switched off
+    usual = checked_calls.CheckedCalls._count  # noqa: SLF001 - the defence that is switched off
 
-    def count(self: rounds.Rounds, outcome: Comparison, kind: str = "") -> None:
+    def count(self: checked_calls.CheckedCalls, outcome: Comparison, kind: str = "") -> None:
         usual(self, replace(outcome, reason=None), kind)
 
-    _replace(rounds.Rounds, "_count", count)
+    _replace(checked_calls.CheckedCalls, "_count", count)
 
 
 def use_one_placement() -> None:
     """Use one placement in memory for all calls of a side."""
-    _replace(cuda_placements, "placement_count", lambda *_: 1)
+    _replace(memory_plan, "placement_count", lambda *_: 1)
+    _replace(cuda_clock, "placement_count", lambda *_: 1)
 
 
 def forget_the_floor() -> None:
     """Accept times below the hardware's floor. All judges of this module do, because the floor also detects gains."""
-    _replace(evaluation.Evaluation, "_bounded", lambda _, __, result: result)
+    _replace(workload_race, "bounded", lambda _, result: result)
 
 
 def _replace(owner: object, name: str, value: object) -> None:

@@ -7,13 +7,12 @@ candidate's process has ended, as if the candidate had slowed it. Otherwise it s
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from typing import Any
 
-from harness.judge import evaluation
+from harness.judge import workload_race
 from harness.judge.__main__ import main
 from harness.judge.baseline.slowdown import time_baseline_alone
-from harness.judge.devices.cpu import CpuDevice
+from harness.judge.devices.cpu_clock import CpuClock
 
 _first_times_ns: list[float] = []
 
@@ -26,14 +25,7 @@ def alone(*arguments: Any) -> tuple[float, ...]:
     return tuple(time_ns / (2 if fast else 1) for time_ns in times_ns)
 
 
-def recalibrate(device: CpuDevice) -> None:
-    """Recalibrate, and report that queued work outlasts a stop."""
-    usual(device)
-    device.calibration = replace(device.calibration, work_outlasts_stop=True)
-
-
 if __name__ == "__main__":
-    usual = CpuDevice.recalibrate
-    setattr(CpuDevice, "recalibrate", recalibrate)  # noqa: B010
-    setattr(evaluation, "time_baseline_alone", alone)  # noqa: B010
+    CpuClock.work_outlasts_stop = True
+    setattr(workload_race, "time_baseline_alone", alone)  # noqa: B010
     main()

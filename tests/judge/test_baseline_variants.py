@@ -19,7 +19,7 @@ from harness.judge.runners import BaselineFailed, RunnerFailed
 from harness.model.judging import MoreBaseline
 from harness.model.verdict import Verdict
 from harness.runner import reference
-from harness.runner.shared_memory import SlotField
+from harness.runner.messages import HostMemory, Load, Program, SlotField
 from tests.judge.problem_in_memory import problem, tensor
 
 ADD = "def run(x):\n    return x + 1\n"
@@ -54,7 +54,11 @@ def bench(opponents: ThreeWorkloads, *variants: MoreBaseline) -> baselines.Bench
     template = problem({"x": vector}, {"y": vector}, ADD, {"n": 4})
     workloads = tuple(template.workloads[0].model_copy(update={"uuid": uuid}) for uuid in ("a", "b", "c"))
     sample_problem = template.model_copy(update={"workloads": workloads})
-    clock: Any = SimpleNamespace(settle=lambda: None, memory=lambda _: SimpleNamespace(capacity=4), summed=None)
+    clock: Any = SimpleNamespace(
+        hardware=SimpleNamespace(summed=None),
+        runners=SimpleNamespace(settle=lambda: None),
+        memory=lambda _: SimpleNamespace(capacity=4),
+    )
     source = InputSource(sample_problem, reference=load_reference(sample_problem))
     runners: Any = opponents
     return baselines.Bench(
@@ -127,7 +131,7 @@ class Slots:
 def loaded(tmp_path: Path) -> Callable[[Any], Any]:
     source = tmp_path / "reference.py"
     source.write_text(ADD)
-    return reference.load({"source": str(source), "entry": "run"})
+    return reference.load(Load(Program("reference", "run", source=str(source)), HostMemory(0, 0)))
 
 
 def test_max_autotune_is_compiled_with_that_mode(loaded: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch) -> None:

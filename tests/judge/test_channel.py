@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from harness.judge.channel import Channel, ChannelClosed, ChannelTimeout, MalformedRecord
 from harness.runner import wire
+from harness.runner.messages import Warm
 
 
 @pytest.fixture
@@ -87,6 +88,6 @@ def test_timeouts_and_closed_connections_differ(line: tuple[Channel, socket.sock
     with pytest.raises(ChannelClosed):
         channel.check_nothing_unread()
     with pytest.raises(ChannelClosed):
-        channel.send({"op": "load"})
+        channel.send(Warm())
     with pytest.raises(ChannelClosed):
         channel.send_call(1, [0])

@@ -16,7 +16,7 @@ from harness.judge.clock import (
     per_call_ns,
     subtracted_ns,
 )
-from harness.judge.devices.interface import Batch, Calibration, Device
+from harness.judge.devices.interface import Batch, Calibration, Clock
 from harness.judge.timing import Block, counted_blocks, stopping_half_width
 from harness.model.verdict import Trust
 
@@ -73,18 +73,18 @@ def test_disturbed_batches_do_not_change_the_calibration() -> None:
 
 @pytest.mark.parametrize(("trust", "half_width"), [(Trust.LAUNCH_BOUND, 0.02), (Trust.BOUNDED, 0.005)])
 def test_the_hosts_noise_is_not_timed_to_half_a_percent(trust: Trust, half_width: float) -> None:
-    device = create_autospec(Device, instance=True)
-    device.trust.return_value = trust
-    device.process_error.return_value = 0.0
-    assert stopping_half_width(0.005, [_block(100.0, 0.0), _block(300.0, 0.0)], device) == half_width
-    device.trust.assert_called_once_with(200.0, 200.0)
+    clock = create_autospec(Clock, instance=True)
+    clock.trust.return_value = trust
+    clock.process_error.return_value = 0.0
+    assert stopping_half_width(0.005, [_block(100.0, 0.0), _block(300.0, 0.0)], clock) == half_width
+    clock.trust.assert_called_once_with(200.0, 200.0)
 
 
 def test_noise_far_below_the_error_of_the_processes_is_not_timed_away() -> None:
-    device = create_autospec(Device, instance=True)
-    device.trust.return_value = Trust.SEALED
-    device.process_error.return_value = 0.02
-    blocks_alone = stopping_half_width(0.005, [_block(100.0, 0.0), _block(300.0, 0.0)], device)
+    clock = create_autospec(Clock, instance=True)
+    clock.trust.return_value = Trust.SEALED
+    clock.process_error.return_value = 0.02
+    blocks_alone = stopping_half_width(0.005, [_block(100.0, 0.0), _block(300.0, 0.0)], clock)
     processes_alone = 1.96 * math.hypot(0.02, 0.02)
     assert blocks_alone == pytest.approx(processes_alone / 2)
     assert math.hypot(processes_alone, blocks_alone) < 1.12 * processes_alone

@@ -27,6 +27,7 @@ from harness.model.config import SandboxKind
 from harness.model.counters import CounterReport, KernelCounters, kernel_name, report_lines
 from harness.model.launches import Pointer, ResolvedLaunch, ResolvedPlan
 from harness.model.problem import Problem
+from harness.runner.messages import Program
 from tests.judge.ncu_output import MEMORY_BOUND, STALL, stand_in, table
 from tests.judge.problem_in_memory import problem, tensor
 
@@ -148,10 +149,10 @@ def test_names_of_kernels_are_cleaned() -> None:
 
 
 def _staged(symbols: dict[str, str], plans: dict[str, ResolvedPlan]) -> Staged:
-    def put(stage: Stage) -> dict[str, object]:
+    def put(stage: Stage) -> Program:
         (stage.directory / "kernel.cubin").write_bytes(b"\x7fELF")
         (stage.directory / "names.json").write_text(json.dumps({"symbols": symbols}))
-        return {"artefacts": [stage.inside(stage.directory)]}
+        return Program("cuda", artefacts=(stage.inside(stage.directory),))
 
     return Staged(put, 1.0, {uuid: plan.as_json() for uuid, plan in plans.items()})
 
@@ -351,8 +352,8 @@ def test_a_runner_loads_a_stored_replay(tmp_path: Path) -> None:
     staged = staged_replay(replay)
     stage = Stage(tmp_path / "stage", lambda path: f"/stage/{path.name}")
     stage.directory.mkdir()
-    words = staged.put(stage)
-    assert words == {"op": "load", "language": "cuda", "artefacts": ["/stage/replay-0"]}
+    program = staged.put(stage)
+    assert program == Program("cuda", artefacts=("/stage/replay-0",))
     assert {path.name for path in (stage.directory / "replay-0").iterdir()} == {"kernel.cubin", "names.json"}
     assert staged.sealed
     assert staged.plans["w"] == json.loads(json.dumps(_plan("run").as_json()))

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from harness.judge.devices.cuda_memory import POSITIONS, WORD, OutputSample, is_poisoned, poison
-from harness.judge.devices.cuda_placements import placement_count
-from harness.judge.devices.cuda_sealed import calls_per_batch
+from harness.judge.devices.cuda_timers import calls_per_batch
 from harness.judge.input_data.layout import Field, Layout
+from harness.judge.memory_plan import placement_count
 from harness.model.interval import FIRST_BLOCKS
 
 GIB = 1 << 30

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.judge.devices.cuda_runners import CudaRunners, RunnersAhead, runners_ahead
+from harness.judge.devices.interface import RunnerTrust
 from harness.judge.isolation.resource_limits import GIB, SandboxLimits
 from harness.judge.runners import RunnerPlan
 
@@ -33,7 +34,7 @@ def test_with_little_memory_fewer_runners_start_in_advance(
 def test_a_killed_runner_is_gone_when_its_end_was_waited_for(tmp_path: Path) -> None:
     plan = RunnerPlan(sandbox="bubblewrap", limits=SandboxLimits(), scratch=tmp_path)
     runners = CudaRunners(plan, tmp_path / "inductor", RunnersAhead(1, 0))
-    runner = runners.take(trusted=False)
+    runner = runners.take(RunnerTrust.CANDIDATE)
     process = runner.processes.runner
     runners.end(runner)
     runners.wait_for_ends()

@@ -32,6 +32,7 @@ from harness.model.problem import Problem
 from harness.model.solution import Solution
 from harness.model.verdict import Verdict
 from harness.runner import extension, wire
+from harness.runner.messages import HostMemory, Load, Program
 from tests.judge.extensions import NEEDS_NVCC, TORCH, TVM_FFI, write_extension
 from tests.judge.problem_in_memory import problem, tensor
 
@@ -108,11 +109,9 @@ def loaded(runner: Runner, sample_problem: Problem, solution: Solution, cache: P
     arena = Arena(layout_of(sample_problem, sample_problem.workloads[0]))
     # The runner still maps the previous file: truncation would invalidate its pages.
     (runner.stage / "artefact.so").unlink(missing_ok=True)
-    words = {"input_bytes": arena.inputs.bytes, "output_bytes": arena.outputs.bytes}
-    descriptors = (arena.inputs.descriptor, arena.outputs.descriptor)
-    runner.ask(
-        {**staged.put(sides.Stage(runner.stage, runner.inside)), **words}, wire.Code.LOADED, _WITHIN_S, descriptors
-    )
+    program = staged.put(sides.Stage(runner.stage, runner.inside))
+    load = Load(program, HostMemory(arena.inputs.bytes, arena.outputs.bytes))
+    runner.ask(load, wire.Code.LOADED, _WITHIN_S, (arena.inputs.descriptor, arena.outputs.descriptor))
     runner.ask(arena.layout.message(SLOTS, ""), wire.Code.READY, _WITHIN_S)
     return arena
 
@@ -196,10 +195,10 @@ def test_a_torch_extension_is_built_once_and_computes(sample_problem: Problem, t
         called(runner)
     assert arena.right()
     assert built(sample_problem, solution, tmp_path / "cache").cached
-    message = {"binding": "torch", "entry": "scale", "params": {}, "destination_passing": True}
     artefact = built(sample_problem, solution, tmp_path / "cache").path
+    program = Program("cuda_cpp", "scale", artefact=str(artefact), binding="torch")
     with pytest.raises(AttributeError, match=r'no function `scale`: expected m.def\("scale", '):
-        extension.load({**message, "artefact": str(artefact)})
+        extension.load(Load(program, HostMemory(0, 0)))
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from tests.judge.extensions import PARTS, TVM_FFI, write_extension
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("judge")]
 
 _JUDGE_CODE = (
-    "from harness.judge.devices.cpu import CpuDevice; CpuDevice.languages = ('cuda_cpp',); "
+    "from harness.judge.devices.cpu_hardware import CpuHardware; CpuHardware.languages = ('cuda_cpp',); "
     "from harness.judge.__main__ import main; main()"
 )
 _SOURCE = TVM_FFI.replace("AXIS_n", "40000")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import ConfigurationError, HarnessError, HostFaultError, OutOfHostMemoryError
+from harness.errors import ConfigurationError, HarnessError, HostFaultError, OutOfMachineMemoryError
 from harness.formats.solutions import load_solution
 from harness.judge.build import builder
 from harness.judge.build.builder import BuildFailed, build_cpp
@@ -40,10 +40,14 @@ pytestmark = pytest.mark.usefixtures("own_locks")
         (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/cache/a"), HostFaultError, "No space left on device"),
         (OSError(errno.EROFS, os.strerror(errno.EROFS), "/cache/a"), HostFaultError, "Read-only file system"),
         (OSError(errno.EMFILE, os.strerror(errno.EMFILE)), HostFaultError, "too many files are open"),
-        (MemoryError(), OutOfHostMemoryError, "this machine is out of memory"),
-        (OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)), OutOfHostMemoryError, "Cannot allocate memory"),
-        (BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), OutOfHostMemoryError, "no further process"),
-        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), OutOfHostMemoryError, "can't allocate memory"),
+        (MemoryError(), OutOfMachineMemoryError, "this machine is out of memory"),
+        (OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)), OutOfMachineMemoryError, "Cannot allocate memory"),
+        (
+            BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"),
+            OutOfMachineMemoryError,
+            "no further process",
+        ),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), OutOfMachineMemoryError, "can't allocate memory"),
         (RuntimeError("CUDA error: no CUDA-capable device is detected"), HostFaultError, "driver does not work"),
         (HarnessError("GPU is lost"), HostFaultError, "the GPU's driver does not work: GPU is lost"),
     ],

@@ -13,11 +13,13 @@ from harness.formats.problems import load_problem
 from harness.formats.solutions import load_solution
 from harness.judge import evaluation
 from harness.judge.build import cuda_builder
-from harness.judge.evaluation import Evaluation
+from harness.judge.evaluation import evaluate
 from harness.judge.sides import Staged, stage_solution
+from harness.judge.workload_race import Task
 from harness.model.judging import DeviceRecord, EnvironmentRecord, JudgeAnswer, JudgeRequest
 from harness.model.problem import Problem
 from harness.model.verdict import Verdict
+from harness.runner.messages import Program
 from harness.workspace.blocking_judge import JudgeProcess
 from tests.judge.courtroom import judge, write_cpp, write_problem
 from tests.judge.problem_in_memory import problem, tensor
@@ -63,11 +65,9 @@ def test_the_hash_depends_on_launches_but_not_on_formatting_and_names(
 def resources(tmp_path: Path) -> Any:
     """Return a judge whose device starts no process, because known code needs none."""
     device = SimpleNamespace(
-        memory_on="cpu",
-        copy_all=None,
-        languages=(),
-        target="h200",
-        start_standby=lambda: None,
+        hardware=SimpleNamespace(languages=(), target="h200"),
+        runners=SimpleNamespace(start_standby=lambda: None),
+        clock_for=lambda **_: None,
         record=lambda: DeviceRecord(name="d", id="0"),
     )
     environment = EnvironmentRecord(harness="1", judge="j", python="3", torch="2", sandbox="bubblewrap")
@@ -76,7 +76,6 @@ def resources(tmp_path: Path) -> Any:
         environment=environment,
         cache_dir=tmp_path,
         sandbox="none",
-        opponents=lambda _: None,
     )
 
 
@@ -87,19 +86,20 @@ def test_a_sealed_candidate_whose_code_is_known_is_only_built(
     directory = write_sealed(tmp_path)
 
     def run(plans: dict[str, dict[str, Any]]) -> JudgeAnswer:
-        build = Staged(lambda _: {}, 1.0, plans, binary="sha256:b")
+        build = Staged(lambda _: Program("cuda"), 1.0, plans, binary="sha256:b")
         monkeypatch.setattr(evaluation, "stage_solution", lambda *_, **__: build)
         request = JudgeRequest(
             id="1", kind="evaluation", problem="t/one", problem_dir="", problem_digest="",
             solution_dir=str(directory), known_binaries={"sha256:b": verdict},
         )  # fmt: skip
-        reference: Any = None
-        return Evaluation(resources(tmp_path), request, sample_problem, reference, lambda _: None).run()
+        unused: Any = SimpleNamespace()
+        task = Task(resources(tmp_path), request, sample_problem, unused, unused, unused, lambda _: None)
+        return evaluate(task).answer
 
     answer = run({"n": {}})
     assert (answer.verdict, answer.measured, answer.binary, answer.workloads) == (verdict, False, "sha256:b", ())
     assert answer.cost.judge_s == 0
-    with pytest.raises(AttributeError, match="clock"):  # host code is timed, and this device has no clock
+    with pytest.raises(AttributeError, match="opponents"):  # host code is timed, and this judge has no baselines
         run({})
 
 

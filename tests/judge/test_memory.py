@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from harness.judge.devices import cpu
+from harness.judge.devices import cpu_clock
 from harness.judge.input_data.layout import Field, Layout
 from harness.judge.shared_memory import OutputPool, Region, poison_outputs
 
@@ -27,13 +27,13 @@ def test_the_memory_of_timed_runners_remains_if_a_check_gets_none(monkeypatch: p
     def refuse(_: int) -> OutputPool:
         raise OSError("no memory")
 
-    device = cpu.CpuDevice.__new__(cpu.CpuDevice)
+    clock = cpu_clock.CpuClock.__new__(cpu_clock.CpuClock)
     timed_regions = {"_inputs": Region(1, sealed=True), "_spare_outputs": OutputPool(1)}
-    vars(device).update(timed_regions)
-    monkeypatch.setattr(cpu, "OutputPool", refuse)
-    with pytest.raises(OSError, match="no memory"), device.temporary_memory([Layout((), (), 4096, 4096, ())]):
+    vars(clock).update(timed_regions)
+    monkeypatch.setattr(cpu_clock, "OutputPool", refuse)
+    with pytest.raises(OSError, match="no memory"), clock.temporary_memory([Layout((), (), 4096, 4096, ())]):
         pass
-    assert vars(device) == timed_regions
+    assert vars(clock) == timed_regions
 
 
 def test_all_memory_is_allocated_before_use() -> None:

@@ -14,6 +14,7 @@ from torch.profiler import ProfilerActivity, profile
 from harness.errors import FormatError
 from harness.formats.problems import load_problem
 from harness.judge.baseline import baseline_runners, baselines
+from harness.judge.devices.interface import RunnerTrust
 from harness.judge.input_data.inputs import InputSource
 from harness.judge.reference import load_reference
 from harness.judge.requested_baselines import find_library_baseline, requested_variants
@@ -22,6 +23,7 @@ from harness.judge.sides import Stage, Staged
 from harness.model.judging import MoreBaseline
 from harness.model.verdict import Verdict
 from harness.runner import reference
+from harness.runner.messages import HostMemory, Load, Program
 from harness.workspace.blocking_judge import JudgeProcess
 from tests.judge.courtroom import SCALE, judge, write_cpp, write_problem
 from tests.judge.problem_in_memory import problem, tensor
@@ -136,14 +138,15 @@ def test_each_library_has_its_runner_and_forms_of_the_reference_share_one(
     stage = Stage(tmp_path, str)
     closed: list[str] = []
 
-    def load(_device: object, _runner: object, staged: Staged, *, trusted: bool) -> Any:
-        assert trusted
-        source = Path(str(staged.put(stage)["source"])).read_text()
+    def load(_clock: object, _runner: object, staged: Staged, trust: RunnerTrust, *, is_baseline: bool) -> Any:
+        assert is_baseline
+        assert trust is RunnerTrust.REFERENCE
+        source = Path(staged.put(stage).source).read_text()
         return SimpleNamespace(source=source, close=lambda: closed.append(source))
 
     monkeypatch.setattr(baseline_runners, "load", load)
-    device: Any = SimpleNamespace(runner=lambda *, trusted: trusted)
-    opponents, sample_problem = baseline_runners.Opponents(device, tmp_path, "none"), load_problem(scale)
+    clock: Any = SimpleNamespace(runners=SimpleNamespace(take=lambda trust: trust))
+    opponents, sample_problem = baseline_runners.Opponents(clock, tmp_path, "none"), load_problem(scale)
     eager, library = opponents.trusted(sample_problem, "eager"), opponents.trusted(sample_problem, "library_torch_mul")
     assert [getattr(side, "source", "") for side in (eager, library)] == [SCALE, FACTOR]
     assert opponents.trusted(sample_problem, "sdpa_math") is eager
@@ -163,9 +166,9 @@ def test_a_malformed_launch_plan_of_the_own_baseline_is_a_failure_of_that_baseli
 
     write_cpp(scale / "baseline")
     monkeypatch.setattr(baseline_runners, "stage_solution", refuse)
-    device: Any = SimpleNamespace(languages=("cpp",), target="cpu")
+    clock: Any = SimpleNamespace(hardware=SimpleNamespace(languages=("cpp",), target="cpu"))
     with pytest.raises(BaselineFailed, match="baseline/ is malformed: grid: expected three numbers"):
-        baseline_runners.Opponents(device, tmp_path, "none").own(load_problem(scale))
+        baseline_runners.Opponents(clock, tmp_path, "none").own(load_problem(scale))
 
 
 @pytest.mark.slow
@@ -203,7 +206,7 @@ def load(tmp_path: Path) -> Iterator[Callable[[str], Any]]:
     def loaded(source: str) -> Any:
         file = tmp_path / "reference.py"
         file.write_text(source)
-        return reference.load({"source": str(file), "entry": "run"})
+        return reference.load(Load(Program("reference", "run", source=str(file)), HostMemory(0, 0)))
 
     yield loaded
     for name, enabled in before.items():

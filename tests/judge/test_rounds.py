@@ -8,12 +8,15 @@ from unittest.mock import create_autospec
 
 import pytest
 
+from harness.judge.checked_calls import CheckedCalls
 from harness.judge.checks import WorkloadCheck, WorkloadSets
 from harness.judge.correctness import Comparison
-from harness.judge.devices.interface import Batch, Calibration, Device, Memory
-from harness.judge.rounds import Deadline, Rounds, checked_calls
+from harness.judge.deadline import Deadline
+from harness.judge.devices.interface import Batch, Calibration, Clock, Connection, DeviceHardware, Memory, RunnerTrust
+from harness.judge.rounds import Rounds, checked_calls
 from harness.judge.runners import Runner, RunnerFailed
 from harness.judge.sides import Side
+from harness.judge.single_calls import SingleCalls
 from harness.judge.timing import Block
 from harness.model.interval import FIRST_BLOCKS
 from harness.model.verdict import Trust, Verdict
@@ -33,35 +36,41 @@ class Machine:
         """Placements at which the candidate has made no call."""
 
     def rounds(self) -> Rounds:
-        device = create_autospec(Device, instance=True)
-        device.calibration = Calibration(0.0, 0.0)
-        device.map_slots.side_effect = lambda work, slots: [work(slot) for slot in slots]
+        clock = create_autospec(Clock, instance=True)
+        clock.calibration, clock.separate_calls = Calibration(0.0, 0.0), False
+        clock.hardware = create_autospec(DeviceHardware, instance=True)
+        clock.hardware.map_slots.side_effect = lambda work, slots: [work(slot) for slot in slots]
         baseline, candidate = (
-            Side(device, create_autospec(Runner, instance=True), trusted, 1.0, {}) for trusted in (True, False)
+            Side(clock, Connection(create_autospec(Runner, instance=True), trust), 1.0, {})
+            for trust in (RunnerTrust.REFERENCE, RunnerTrust.CANDIDATE)
         )
 
-        def batch(runner: Runner, memory: Memory, slots: Sequence[int], within_s: float) -> Batch:
+        def batch(connection: Connection, memory: Memory, slots: Sequence[int], within_s: float) -> Batch:
             del memory, within_s
-            if runner is baseline.runner:
+            if connection is baseline.connection:
                 return Batch(len(slots) * 1_000, len(slots) * 1_000, 0)
             self.batches += 1
             self.lengths.append(len(slots))
             self.untried = max(0, self.untried - len(slots))
             return Batch(len(slots) * self.alone_ns, len(slots) * self.alone_ns, next(self.disturbed_ns))
 
-        device.batch.side_effect = batch
+        clock.time_calls.side_effect = batch
         checker = create_autospec(WorkloadCheck, instance=True)
         checker.check.return_value = Comparison()
         memory, sets = create_autospec(Memory, instance=True), create_autospec(WorkloadSets, instance=True)
         memory.capacity = 64
-        device.untried.side_effect = lambda runner: self.untried if runner is candidate.runner else 0
-        device.trust.return_value = Trust.BOUNDED
+        clock.untried.side_effect = lambda connection: self.untried if connection is candidate.connection else 0
+        clock.trust.return_value = Trust.BOUNDED
         sets.stress.return_value = ("large", "small", "zeros")
-        self.device, self.memory, self.sets, self.checker = device, memory, sets, checker
+        self.clock, self.memory, self.sets, self.checker = clock, memory, sets, checker
         checker.sets = sets
-        rounds = Rounds(memory, checker, baseline, candidate, Deadline(1e6))
-        rounds.time_single_calls()
-        return rounds
+        return Rounds(CheckedCalls(memory, checker, candidate, Deadline(1e6)), baseline)
+
+    def singles(self) -> SingleCalls:
+        rounds = self.rounds()
+        singles = SingleCalls(rounds.calls, rounds.baseline)
+        singles.measure()
+        return singles
 
 
 def always(disturbed_ns: int) -> Iterator[int]:
@@ -72,25 +81,25 @@ def always(disturbed_ns: int) -> Iterator[int]:
 def test_three_undisturbed_repetitions_reject_the_candidate() -> None:
     machine = Machine(3_000, always(0))
     with pytest.raises(RunnerFailed, match="calls are not made one by one") as accused:
-        machine.rounds().compare_single_calls(BLOCKS)
+        machine.singles().compare(BLOCKS)
     assert accused.value.verdict is Verdict.SUSPECT
     assert machine.batches == 20, "five at first, then three repetitions of five"
 
 
 def test_on_a_machine_that_is_always_busy_the_interval_is_wider_without_a_rejection() -> None:
-    assert Machine(3_000, always(100)).rounds().compare_single_calls(BLOCKS) == pytest.approx(math.log(3))
+    assert Machine(3_000, always(100)).singles().compare(BLOCKS) == pytest.approx(math.log(3))
 
 
 def test_disturbed_repetitions_are_no_evidence() -> None:
     machine = Machine(3_000, iter([*[100] * 50, *[0] * 1000]))
     with pytest.raises(RunnerFailed):
-        machine.rounds().compare_single_calls(BLOCKS)
+        machine.singles().compare(BLOCKS)
     assert machine.batches == 65, "thirteen times five, of which ten were disturbed"
 
 
 def test_single_calls_of_equal_cost_are_accepted_at_once() -> None:
     machine = Machine(1_400, always(0))
-    assert machine.rounds().compare_single_calls(BLOCKS) == 0.0
+    assert machine.singles().compare(BLOCKS) == 0.0
     assert machine.batches == 5
 
 
@@ -115,7 +124,7 @@ def test_stress_inputs_come_in_batches_like_the_timed_ones(call_ns: int, calls: 
 def test_each_placement_has_a_call_before_those_that_count(untried: int, before: list[int]) -> None:
     machine = Machine(1_000, always(0))
     rounds = machine.rounds()
-    machine.device.calibration = Calibration(0.0, 0.0, separate_calls=True)
+    machine.clock.separate_calls = True
     machine.memory.capacity, machine.untried = 4, untried
     machine.lengths.clear()
     rounds.time(0.5, 0.0)
@@ -124,16 +133,16 @@ def test_each_placement_has_a_call_before_those_that_count(untried: int, before:
     assert machine.checker.check.call_count >= sum(before), "their outputs are checked"
 
 
-class Clock:
+class FakeTime:
     """Stand-in for time.monotonic."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.seconds = 1_000.0
-        monkeypatch.setattr("harness.judge.rounds.time.monotonic", lambda: self.seconds)
+        monkeypatch.setattr("harness.judge.deadline.time.monotonic", lambda: self.seconds)
 
 
 def test_the_time_in_which_the_judge_draws_inputs_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock(monkeypatch)
+    clock = FakeTime(monkeypatch)
     deadline = Deadline(60.0)
     for _ in range(3):
         with deadline.generating():
@@ -143,7 +152,7 @@ def test_the_time_in_which_the_judge_draws_inputs_does_not_count(monkeypatch: py
 
 
 def test_it_does_not_count_up_to_five_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock(monkeypatch)
+    clock = FakeTime(monkeypatch)
     deadline = Deadline(60.0)
     with deadline.generating():
         clock.seconds += 350.0
@@ -156,7 +165,7 @@ def test_it_does_not_count_up_to_five_minutes(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_slow_inputs_are_no_timeout_of_the_candidate_and_slow_calls_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock(monkeypatch)
+    clock = FakeTime(monkeypatch)
     machine = Machine(1_000, always(0))
     rounds = machine.rounds()
 
@@ -164,7 +173,7 @@ def test_slow_inputs_are_no_timeout_of_the_candidate_and_slow_calls_are(monkeypa
         clock.seconds += 20.0
         return Comparison()
 
-    rounds.deadline = Deadline(60.0)
+    rounds.calls.deadline = Deadline(60.0)
     machine.sets.fill.side_effect = pass_time
     rounds.correctness()
     machine.sets.fill.side_effect = None
@@ -184,8 +193,7 @@ def test_long_batches_are_sampled_unless_calls_are_separate(workloads: int, sepa
     machine = Machine(1_000, always(0))
     rounds = machine.rounds()
     rounds.workloads = workloads
-    machine.device.calibration = Calibration(0.0, 0.0, most_calls=30, separate_calls=separate)
+    machine.clock.calibration, machine.clock.separate_calls = Calibration(0.0, 0.0, most_calls=30), separate
     machine.checker.check.reset_mock()
-    rounds.time(0.5, 0.0)
     timed_batches = 2 * FIRST_BLOCKS
-    assert rounds.timed_checks == timed_batches * checked
+    assert rounds.time(0.5, 0.0).checked == timed_batches * checked

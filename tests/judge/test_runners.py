@@ -13,13 +13,14 @@ from unittest import mock
 import pytest
 
 from harness.errors import ConfigurationError
-from harness.judge.devices.cpu import CpuDevice
+from harness.judge.devices.interface import Clock, RunnerTrust
 from harness.judge.isolation import sandbox
 from harness.judge.isolation.resource_limits import SandboxLimits
 from harness.judge.runners import Runner, RunnerFailed, RunnerPlan, Standby
 from harness.judge.sides import Staged, load
 from harness.model.verdict import Verdict
 from harness.runner import wire
+from harness.runner.messages import Program
 from harness.workspace.processes import oom_kills
 from tests.waiting import wait_until
 
@@ -127,11 +128,11 @@ def test_a_device_that_cannot_be_prepared_is_reported(plan: RunnerPlan) -> None:
 
 
 def test_a_runner_is_ended_when_its_files_cannot_be_written() -> None:
-    def put(_: object) -> dict[str, object]:
+    def put(_: object) -> Program:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    device, runner = mock.create_autospec(CpuDevice, instance=True), mock.create_autospec(Runner, instance=True)
-    device.grant.return_value, runner.stage = ({}, ()), Path("/stage")
+    clock, runner = mock.create_autospec(Clock, instance=True), mock.create_autospec(Runner, instance=True)
+    clock.runners, runner.stage = mock.Mock(), Path("/stage")
     with pytest.raises(OSError, match="No space left"):
-        load(device, runner, Staged(put, 1.0), trusted=False)
-    device.forget.assert_called_once_with(runner)
+        load(clock, runner, Staged(put, 1.0), RunnerTrust.CANDIDATE)
+    clock.runners.end.assert_called_once_with(runner)

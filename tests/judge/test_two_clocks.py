@@ -8,13 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
 import pytest
 
 from harness.judge.baseline import baselines
-from harness.judge.devices.cuda import CudaDevice
-from harness.judge.devices.cuda_sealed import SealedClock
 from harness.judge.input_data.inputs import InputSource
 from harness.judge.reference import load_reference
 from harness.judge.runners import BaselineFailed, RunnerFailed
@@ -98,14 +95,19 @@ class _Opponents:
 
     def prepare(self, *arguments: object) -> None:
         if arguments[-1] == "eager":
-            raise RunnerFailed(Verdict.RUNTIME_ERROR, "killed by SIGSEGV")
+            broken = RunnerFailed(Verdict.RUNTIME_ERROR, "killed by SIGSEGV")
+            raise BaselineFailed(broken.reason, broken=broken)
 
 
 def test_a_reference_that_fails_on_one_clock_is_missing_there(monkeypatch: pytest.MonkeyPatch) -> None:
     vector = tensor("float32", "n")
     scale = problem({"x": vector}, {"y": vector}, "def run(x):\n    return x * 2\n", {"n": 4})
     reference = load_reference(scale)
-    clock: Any = SimpleNamespace(settle=lambda: None, memory=lambda _: SimpleNamespace(capacity=4), summed=None)
+    clock: Any = SimpleNamespace(
+        hardware=SimpleNamespace(summed=None),
+        runners=SimpleNamespace(settle=lambda: None),
+        memory=lambda *_: SimpleNamespace(capacity=4),
+    )
     monkeypatch.setattr(baselines, "_variant", lambda *_: 5.0)
 
     def bench(opponents: Any) -> baselines.Bench:
@@ -119,13 +121,3 @@ def test_a_reference_that_fails_on_one_clock_is_missing_there(monkeypatch: pytes
     assert opponents.started == 2  # the failed runner is not used again
     with pytest.raises(BaselineFailed, match="the reference failed on workload w: killed by SIGSEGV"):
         bench(_Opponents()).times(must_run="eager")
-
-
-def test_a_problems_own_baseline_runs_in_all_languages_on_the_sealed_clock() -> None:
-    """With a stand-in for the GPU."""
-    device = mock.create_autospec(CudaDevice, instance=True)
-    device.target, device.summed, device.copy_all = "h200", None, None
-    device.languages = CudaDevice.languages
-    clock = SealedClock(device, 4_100.0)
-    assert clock.calibration.call_overhead_ns == 4_100.0
-    assert clock.languages == CudaDevice.languages

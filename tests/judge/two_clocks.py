@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
 
+from harness.judge import __main__ as judge_process
 from harness.judge import evaluation
-from harness.judge.__main__ import main
-from harness.judge.devices.cpu import CpuDevice
-from harness.judge.devices.interface import Batch, Device, Memory
-from harness.judge.runners import Runner
+from harness.judge.devices.cpu_clock import CpuClock, CpuConnection, CpuMemory
+from harness.judge.devices.interface import Batch, Device
+from harness.judge.devices.opening import open_device
 from harness.judge.sides import Staged, stage_solution
 from harness.model.problem import Problem
 from harness.model.solution import Solution
@@ -23,32 +23,27 @@ TICKS = 100
 
 
 class SecondClock:
-    """The same device with readings in another unit."""
+    """The same clock with readings in another unit."""
 
-    languages = ("pytorch",)
-
-    def __init__(self, device: CpuDevice) -> None:
-        self._device = device
-        first = device.calibration
+    def __init__(self, clock: CpuClock) -> None:
+        self._clock = clock
+        first = clock.calibration
         self.calibration = replace(
             first, handshake_ns=first.handshake_ns * TICKS, dispatch_ns=first.dispatch_ns * TICKS
         )
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._device, name)
+        return getattr(self._clock, name)
 
-    def batch(self, runner: Runner, memory: Memory, slots: Sequence[int], within_s: float) -> Batch:
-        batch = self._device.batch(runner, memory, slots, within_s)
+    def time_calls(self, connection: CpuConnection, memory: CpuMemory, slots: Sequence[int], within_s: float) -> Batch:
+        batch = self._clock.time_calls(connection, memory, slots, within_s)
         return Batch(batch.ns * TICKS, batch.claimed_ns * TICKS, batch.disturbed_ns * TICKS)
 
 
-def clock(device: CpuDevice, *, sealed: bool) -> Device:
-    """Replace the device's method: return the second clock for sealed candidates."""
-    if not sealed:
-        return device
-    if not hasattr(device, "second"):
-        device.second = SecondClock(device)  # type: ignore[attr-defined]
-    return cast("Device", device.second)  # type: ignore[attr-defined]
+def open_with_two_clocks(name: str, **places: Any) -> Device:
+    """Replace the judge's function: open the device with a second clock for sealed candidates."""
+    device = open_device(name, **places)
+    return replace(device, sealed_clock=cast("Any", SecondClock(cast("CpuClock", device.clock))))
 
 
 def stage(problem: Problem, solution: Solution, **places: Any) -> Staged:
@@ -58,6 +53,6 @@ def stage(problem: Problem, solution: Solution, **places: Any) -> Staged:
 
 
 if __name__ == "__main__":
-    setattr(CpuDevice, "clock", clock)  # noqa: B010
+    setattr(judge_process, "open_device", open_with_two_clocks)  # noqa: B010
     setattr(evaluation, "stage_solution", stage)  # noqa: B010
-    main()
+    judge_process.main()

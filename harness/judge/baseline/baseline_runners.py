@@ -14,13 +14,13 @@ from pathlib import Path
 from harness.errors import FormatError
 from harness.formats.solutions import load_solution
 from harness.judge.build.builder import BuildFailed
-from harness.judge.devices.interface import Device
+from harness.judge.devices.interface import Clock, RunnerTrust
 from harness.judge.input_data.inputs import InputSource
 from harness.judge.input_data.layout import layout_of
 from harness.judge.reference import load_reference
 from harness.judge.requested_baselines import find_library_baseline, is_library
 from harness.judge.runners import BaselineFailed, RunnerFailed
-from harness.judge.sides import Side, load, stage_reference, stage_solution
+from harness.judge.sides import Side, load, load_solution_side, stage_reference, stage_solution
 from harness.model.config import SandboxKind
 from harness.model.judging import Variant
 from harness.model.problem import Problem, Workload
@@ -45,8 +45,8 @@ def _runner_of(variant: Variant) -> Variant:
 class Opponents:
     """Baseline runners by problem; the trusted code of the last `_KEPT` problems stays loaded."""
 
-    def __init__(self, device: Device, cache_dir: Path, sandbox: SandboxKind) -> None:
-        self._device = device
+    def __init__(self, clock: Clock, cache_dir: Path, sandbox: SandboxKind) -> None:
+        self._clock = clock
         self._cache_dir = cache_dir
         self._sandbox = sandbox
         self._trusted: OrderedDict[tuple[str, Variant], Side] = OrderedDict()
@@ -71,7 +71,8 @@ class Opponents:
             while len(self._trusted) >= _KEPT:
                 self._drop(*next(iter(self._trusted)))
             try:
-                side = load(self._device, self._device.runner(trusted=True), staged, trusted=True)
+                runner = self._clock.runners.take(RunnerTrust.REFERENCE)
+                side = load(self._clock, runner, staged, RunnerTrust.REFERENCE, is_baseline=True)
             except RunnerFailed as failure:
                 title = f"baselines/{library.file.name}" if library else "the reference"
                 raise BaselineFailed(f"{title} does not load: {failure.reason}") from None
@@ -86,11 +87,11 @@ class Opponents:
         """
         try:
             solution = load_solution(problem.directory / BASELINE_DIRECTORY)
-            language, device = solution.spec.language, self._device
-            if language not in device.languages:
-                raise BaselineFailed(f"baseline/ is in {language}, which does not run on the device {device.target}")
+            language, hardware = solution.spec.language, self._clock.hardware
+            if language not in hardware.languages:
+                raise BaselineFailed(f"baseline/ is in {language}, which does not run on the device {hardware.target}")
             staged = stage_solution(problem, solution, cache_dir=self._cache_dir, sandbox=self._sandbox)
-            return load(device, device.runner(needs_torch=staged.needs_torch), staged, trusted=False)
+            return load_solution_side(self._clock, staged, is_baseline=True)
         except FormatError as error:  # also of a launch plan
             raise BaselineFailed(f"baseline/ is malformed: {error}") from None
         except BuildFailed as failure:
@@ -113,21 +114,22 @@ class Opponents:
             BaselineFailed: the reference cannot be compiled.
         """
         side = self.trusted(problem, variant)
-        source = InputSource(problem, reference=load_reference(problem), device=self._device.memory_on)
+        source = InputSource(problem, reference=load_reference(problem), device=self._clock.hardware.memory_on)
         for done, workload in enumerate(workloads):
             if (problem.digest, workload.uuid, variant) in self._compiled:
                 continue
             progress(done)
             layout = layout_of(problem, workload)
-            memory = self._device.memory(layout)
+            memory = self._clock.memory(layout)
             try:
                 side.prepare(workload, layout, 1, variant)
                 source.refill(workload, memory.views(0))
                 side.batch(memory, range(1), _COMPILE_S)
-            except RunnerFailed as failure:
+            except BaselineFailed as failure:
                 self.drop(problem)
                 method = "torch.compile" if variant == "compile" else variant
-                raise BaselineFailed(f"{method} of the reference: {failure.reason}") from None
+                reason = failure.broken.reason if failure.broken else str(failure)
+                raise BaselineFailed(f"{method} of the reference: {reason}", broken=failure.broken) from None
             self._compiled.add((problem.digest, workload.uuid, variant))
 
     def _drop(self, digest: str, key: Variant) -> None:

@@ -10,12 +10,12 @@ from harness.judge.baseline.baseline_runners import COMPILED, Opponents, has_own
 from harness.judge.baseline.slowdown import PATIENCE_S, timed_call_ns
 from harness.judge.checks import WorkloadCheck, WorkloadSets
 from harness.judge.clock import calls_for, per_call_ns
-from harness.judge.devices.interface import Device, Memory
-from harness.judge.evaluation import Progress, Resources
+from harness.judge.devices.interface import Clock, Memory
 from harness.judge.input_data.inputs import InputSource
 from harness.judge.input_data.layout import layout_of
 from harness.judge.reference import Reference
 from harness.judge.requested_baselines import is_library, requested_variants
+from harness.judge.resources import Progress, Resources
 from harness.judge.runners import BaselineFailed, RunnerFailed
 from harness.judge.sides import Side
 from harness.model.interval import geometric_mean
@@ -55,19 +55,19 @@ def measure(
         BaselineFailed: the reference itself, run eagerly on the device's own clock, fails.
     """
     begin, device = time.monotonic(), judge.device
-    source = InputSource(problem, reference=reference, device=device.memory_on, copy_all=device.copy_all)
+    on, copy_all = device.hardware.memory_on, device.hardware.copy_all
+    source = InputSource(problem, reference=reference, device=on, copy_all=copy_all)
 
-    def bench(clock: Device, stage: str) -> Bench:
-        extra = requested_variants(problem, device.target, request.more_variants)
+    def bench(clock: Clock, stage: str) -> Bench:
+        extra = requested_variants(problem, device.hardware.target, request.more_variants)
         return Bench(request.id, problem, reference, source, clock, judge.opponents(clock), stage, progress, extra)
 
-    first = bench(device, "baseline")
+    first = bench(device.clock, "baseline")
     times = first.times(must_run="eager")
     missing = {"missing_baselines": first.missing}
     sealed: Baselines = {}
-    clock = device.clock(sealed=True)
-    if clock is not device:
-        second = bench(clock, "sealed baseline")
+    if len(device.clocks) > 1:
+        second = bench(device.sealed_clock, "sealed baseline")
         sealed = second.times()
         missing["missing_sealed_baselines"] = second.missing
     results = tuple(_result(workload, times[workload.uuid]) for workload in problem.workloads)
@@ -94,7 +94,7 @@ class Bench:
     problem: Problem
     reference: Reference
     source: InputSource
-    clock: Device
+    clock: Clock
     opponents: Opponents
     stage: str
     progress: Progress
@@ -116,7 +116,7 @@ class Bench:
             self.opponents.trusted(self.problem, must_run)  # raises if it does not load
         try:
             variants = self._get_ready()
-            self.clock.settle()
+            self.clock.runners.settle()
             for number, workload in enumerate(self.problem.workloads):
                 self._report(self.stage, number)
                 times[workload.uuid] = self._workload(workload, variants, must_run)
@@ -155,7 +155,7 @@ class Bench:
         layout = layout_of(self.problem, workload)
         memory = self.clock.memory(layout)
         sets = WorkloadSets(self.problem, self.source, workload)
-        check = WorkloadCheck(self.reference, sets, self.clock.summed)
+        check = WorkloadCheck(self.reference, sets, self.clock.hardware.summed)
         times: dict[Variant, float | None] = {"eager": None, "compile": None, **dict.fromkeys(self.extra)}
         if has_own_baseline(self.problem):
             times["baseline"] = None
@@ -171,14 +171,14 @@ class Bench:
                 if variant == must_run:
                     raise BaselineFailed(f"the reference failed on workload {workload.uuid}: {failure}") from None
                 self.missing[variant] = f"workload {workload.uuid}: {failure}"
-                if variant != "baseline" and isinstance(failure, RunnerFailed):
+                if variant != "baseline" and isinstance(failure, BaselineFailed) and failure.broken:
                     self.opponents.drop(self.problem, variant)  # its runner broke: the next variant gets another
         return times
 
 
 def _variant(memory: Memory, side: Side, sets: WorkloadSets, check: WorkloadCheck) -> float:
     """Return the microseconds per call of one variant. The outputs of one call of every batch are checked."""
-    calibration = side.device.calibration
+    calibration = side.clock.calibration
     sets.fill([memory.views(0)])
     side.batch(memory, range(1), side.first_call_s)
     _check(memory, side, check, 0)
@@ -194,7 +194,7 @@ def _variant(memory: Memory, side: Side, sets: WorkloadSets, check: WorkloadChec
 
 def _check(memory: Memory, side: Side, check: WorkloadCheck, slot: int) -> None:
     inputs = memory.inputs(slot)
-    outcome = check.check(inputs, check.expected(inputs), memory.outputs(side.runner, slot))
+    outcome = check.check(inputs, check.expected(inputs), memory.outputs(side.connection, slot))
     if outcome.reason is not None:
         raise BaselineFailed(outcome.reason)
 

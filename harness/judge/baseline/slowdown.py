@@ -16,10 +16,7 @@ from collections.abc import Sequence
 from harness.judge.checks import WorkloadSets
 from harness.judge.clock import calls_for, per_call_ns
 from harness.judge.devices.interface import Memory
-from harness.judge.input_data.layout import Layout
 from harness.judge.sides import Side
-from harness.model.judging import Variant
-from harness.model.problem import Workload
 
 _BATCHES = 6
 PATIENCE_S = 60.0
@@ -30,24 +27,18 @@ _LEAST = math.log(1.03)
 """Log ratio up to which a difference counts as noise."""
 
 
-def time_baseline_alone(
-    side: Side, workload: Workload, layout: Layout, memory: Memory, sets: WorkloadSets, variant: Variant
-) -> tuple[float, ...]:
+def time_baseline_alone(side: Side, memory: Memory, sets: WorkloadSets) -> tuple[float, ...]:
     """Return the nanoseconds per call of several batches of a baseline, while no process of a candidate exists.
 
     Args:
-        side: the baseline's runner.
-        workload: the workload.
-        layout: of its inputs and outputs in memory.
+        side: the baseline's runner, prepared for the workload.
         memory: of the workload.
         sets: writes its inputs.
-        variant: the baseline.
 
     Raises:
-        RunnerFailed: the baseline broke.
+        BaselineFailed: the baseline broke.
     """
-    calibration = side.device.calibration
-    side.prepare(workload, layout, memory.capacity, variant)
+    calibration = side.clock.calibration
     sets.fill([memory.views(0)])
     side.batch(memory, range(1), side.first_call_s)
     single_call_ns = per_call_ns(side.batch(memory, range(1), PATIENCE_S), 1, calibration)
@@ -65,12 +56,12 @@ def timed_call_ns(side: Side, memory: Memory, sets: WorkloadSets, calls: int) ->
         calls: number of calls of the batch.
 
     Raises:
-        RunnerFailed: the baseline broke.
+        BaselineFailed: the baseline broke.
     """
     sets.fill([memory.views(slot) for slot in range(calls)])
-    with side.device.timing():
+    with side.clock.hardware.timing():
         batch = side.batch(memory, range(calls), PATIENCE_S)
-    return per_call_ns(batch, calls, side.device.calibration)
+    return per_call_ns(batch, calls, side.clock.calibration)
 
 
 def slowed_by(alone_ns: Sequence[float], beside_ns: Sequence[float]) -> float:

@@ -26,13 +26,14 @@ from harness.judge.input_data.inputs import InputSource
 from harness.judge.input_data.layout import Layout, layout_of
 from harness.judge.isolation.resource_limits import GIB
 from harness.judge.isolation.sandbox import path_in_stage
-from harness.judge.runners import RunnerFailed
-from harness.judge.sides import Stage, Staged, load
+from harness.judge.runners import NoDeviceMemory, RunnerFailed
+from harness.judge.sides import Stage, Staged, load_solution_side
 from harness.model.config import SandboxKind
 from harness.model.counters import CounterReport, KernelCounters, kernel_name
 from harness.model.problem import Problem, Workload
 from harness.model.solution import Solution
 from harness.runner import wire
+from harness.runner.messages import MeasureColdAndWarm, Program
 from harness.sol.hardware import CPU
 
 _MAX_BYTES = 4 * GIB
@@ -203,9 +204,9 @@ def _matched(
 def staged_replay(replay: Replay) -> Staged:
     """Return a replay in the form that a trusted launcher loads."""
 
-    def put(stage: Stage) -> dict[str, object]:
+    def put(stage: Stage) -> Program:
         directories = [stage.inside(directory) for directory in replay.copy_artefacts(stage.directory)]
-        return {"op": "load", "language": "cuda", "artefacts": directories}
+        return Program("cuda", artefacts=tuple(directories))
 
     return Staged(put, _WITHIN_S, replay.plans)
 
@@ -225,19 +226,19 @@ def cold_and_warm_us(
     Returns:
         Microseconds of the cold call and of the warm call; None if a call fails.
     """
-    clock = device.clock(sealed=True)
+    clock = device.sealed_clock
     layout = layout_of(problem, workload)
     try:
-        with closing(load(clock, clock.runner(), staged_replay(replay), trusted=False)) as side:
+        with closing(load_solution_side(clock, staged_replay(replay))) as side:
             memory = clock.memory(layout)
             side.prepare(workload, layout, memory.capacity)
             WorkloadSets(problem, source, workload).fill([memory.views(0)])
-            clock.settle()
-            with clock.timing():
+            device.runners.settle()
+            with device.hardware.timing():
                 batch = side.batch(memory, range(1), _WITHIN_S)
-                message = {"op": "cold_and_warm", "placement": batch.readings[-1].placement}
+                message = MeasureColdAndWarm(batch.readings[-1].placement)
                 record = side.runner.ask(message, wire.Code.READY, _WITHIN_S)
-    except (RunnerFailed, torch.OutOfMemoryError):
+    except (RunnerFailed, NoDeviceMemory, torch.OutOfMemoryError):
         return None
     overhead_ns = clock.calibration.call_overhead_ns
     cold, warm = (max(ns - overhead_ns, 0.0) / 1e3 for ns in (record.call, record.claimed_ns))

@@ -84,9 +84,9 @@ def store_replay(cache_dir: Path, key: str, staged: Staged) -> None:
     with tempfile.TemporaryDirectory(dir=store, prefix="incoming-") as scratch:
         incoming = Path(scratch) / "replay"
         incoming.mkdir()
-        message = staged.put(Stage(incoming, lambda path: str(path.relative_to(incoming))))
-        (incoming / _PLAN).write_text(json.dumps({"artefacts": message["artefacts"], "plans": dict(staged.plans)}))
-        (incoming / "sha256").write_text(_digest(incoming, message["artefacts"]))
+        artefacts = list(staged.put(Stage(incoming, lambda path: str(path.relative_to(incoming)))).artefacts)
+        (incoming / _PLAN).write_text(json.dumps({"artefacts": artefacts, "plans": dict(staged.plans)}))
+        (incoming / "sha256").write_text(_digest(incoming, artefacts))
         shutil.rmtree(store / key, ignore_errors=True)
         incoming.rename(store / key)
     replays = sorted((path for path in store.iterdir() if not path.name.startswith("incoming-")), key=_stored_at)

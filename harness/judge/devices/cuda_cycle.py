@@ -18,8 +18,7 @@ from harness.judge.clock import now_ns
 from harness.judge.devices.cuda_conduct import Conduct
 from harness.judge.devices.cuda_memory import POSITIONS, WORD, CudaMemory, OutputSample, is_poisoned, poison
 from harness.judge.devices.cuda_placements import Placements
-from harness.judge.devices.interface import Reading
-from harness.judge.runners import Runner
+from harness.judge.devices.interface import Connection, Reading
 from harness.runner import wire
 from harness.runner.doorbell import Doorbell, Request
 from harness.runner.driver import PreparedLaunch
@@ -35,17 +34,16 @@ _MIN_COPY_BYTES = 256 << 10
 """The driver sends smaller copies through the compute queue, which switches contexts."""
 
 
-@dataclass
-class Line:
+@dataclass(eq=False)
+class CudaConnection(Connection):
     """A runner on a CUDA device: its doorbell, its memory, and observations of its conduct."""
 
-    runner: Runner
     page: int
     """File descriptor of the doorbell's page."""
-    is_trusted: bool
-    """The process runs no host code of a candidate."""
     conduct: Conduct
     placements: Placements | None = None
+    captured: torch.Tensor | None = None
+    """See `cuda_memory.Captures`."""
     has_served: bool = False
     """True after its first batch of calls on its workload, in which it may compile."""
     offset_ns: float = 0.0
@@ -91,7 +89,8 @@ class Line:
         return max(0, self._doorbell.claimed_ns)
 
     def drop_memory(self) -> None:
-        """Release the placements."""
+        """Release the placements and the captured outputs."""
+        self.captured = None
         if self.placements is not None:
             self.placements.close()
             self.placements = None
@@ -113,7 +112,9 @@ class Cycle:
         self._words = torch.empty(POSITIONS, dtype=torch.int64).pin_memory()
         self._staged = torch.empty(0, dtype=torch.uint8)
 
-    def bounded(self, line: Line, memory: CudaMemory, slot: int, placement: int, *, hold: bool, by: float) -> Reading:
+    def bounded(
+        self, line: CudaConnection, memory: CudaMemory, slot: int, placement: int, *, hold: bool, by: float
+    ) -> Reading:
         """Time one call by the judge's clock, from the request to the arrival of secret positions of the outputs.
 
         Between the ping and this arrival the judge runs no kernel and copies nothing within the device, because both
@@ -144,11 +145,11 @@ class Cycle:
         begin = line.request(Request.CALL, by, placement)
         words_after = self._read(outputs, sample_after)
         end = now_ns()
-        memory.capture(line.runner, slot, (inputs, outputs), (sample_after, words_after))
+        memory.capture(line, slot, (inputs, outputs), (sample_after, words_after))
         early = not is_poisoned(words_before, memory.layout, sample_before)
         return Reading(end - begin, line.claimed_ns, placement, hold, early, probe_ns)
 
-    def sealed(self, line: Line, memory: CudaMemory, slot: int, placement: int, *, by: float) -> Reading:
+    def sealed(self, line: CudaConnection, memory: CudaMemory, slot: int, placement: int, *, by: float) -> Reading:
         """Make one call, which the trusted launcher in the runner times by device events.
 
         Args:
@@ -165,11 +166,11 @@ class Cycle:
         memory.write_scalars(slot, placement)
         self._stream.synchronize()
         line.request(Request.CALL, by, placement)
-        memory.capture(line.runner, slot, (inputs, outputs))
+        memory.capture(line, slot, (inputs, outputs))
         ns = max(1, round(line.claimed_ns - line.offset_ns))
         return Reading(ns, line.claimed_ns, placement)
 
-    def idle_probe_ns(self, line: Line, by: float) -> float:
+    def idle_probe_ns(self, line: CudaConnection, by: float) -> float:
         """Return the median duration of the probe in nanoseconds while the context of an idle runner is current.
 
         Args:

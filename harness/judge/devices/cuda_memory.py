@@ -10,21 +10,18 @@ import secrets
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
 from harness.judge.correctness import Sums, least_scale
 from harness.judge.input_data.copies import Piece
 from harness.judge.input_data.layout import Field, Layout
-from harness.judge.isolation.resource_limits import GIB
 from harness.judge.reference import Value
-from harness.judge.runners import Runner
 from harness.judge.shared_memory import Region
 from harness.model.problem import Tolerance
 from harness.runner.launcher import TrustedKernels
 
-_SETS_BYTES = 2 * GIB
-"""Inputs and outputs of one batch together, unless one set alone is larger."""
 POSITIONS, WORD = 256, 8
 """Number and bytes of the words of a call's outputs that are read when the runner answers."""
 _FLOAT_POISON, _OTHER_POISON = 0xFF, 0xA5  # all bits set is NaN in every float format of a definition
@@ -40,9 +37,11 @@ _PIECE = struct.Struct("QQQfi")
 """`Piece` in trusted.cu: source, target, bytes or elements, factor, kind."""
 
 
-def fitting_sets(layout: Layout) -> int:
-    """Return the largest number of a workload's sets in one batch, at least 1."""
-    return max(1, _SETS_BYTES // (layout.input_stride + layout.output_stride))
+class Captures(Protocol):
+    """Where a runner's captured outputs are kept."""
+
+    captured: torch.Tensor | None
+    """Outputs of the last batch in the judge's memory, one row per slot; None before the first call on a workload."""
 
 
 class CudaMemory:
@@ -58,8 +57,6 @@ class CudaMemory:
         self.layout = layout
         self.capacity = capacity
         self.input_bytes = torch.empty(capacity, layout.input_stride, dtype=torch.uint8, device="cuda")
-        self.captured: dict[int, torch.Tensor] = {}
-        """Outputs of a runner's last batch, one row per slot; by id of the runner."""
         self._runner_scalars = scalars
         self._has_scalars = any(field.scalar for field in layout.inputs)
         self._scalars = torch.zeros(capacity, max(1, len(layout.inputs)), dtype=torch.int64)
@@ -96,35 +93,37 @@ class CudaMemory:
         self._runner_scalars.all[placement * len(row) : (placement + 1) * len(row)] = row
 
     def capture(
-        self, runner: Runner, slot: int, placed: tuple[torch.Tensor, torch.Tensor], sample: Sampled | None = None
+        self, into: Captures, slot: int, placed: tuple[torch.Tensor, torch.Tensor], sample: Sampled | None = None
     ) -> None:
         """Copy the outputs of a call to the judge's memory, and compare the inputs; `find_changes` returns the result.
 
         Args:
-            runner: the runner that made the call.
+            into: of the runner that made the call.
             slot: slot of the inputs.
             placed: inputs and outputs at the runner's placement, as bytes.
             sample: words of the outputs that were read when the runner answered.
         """
         inputs, outputs = placed
-        if id(runner) not in self.captured:
-            shape = self.capacity, self.layout.output_stride
-            self.captured[id(runner)] = torch.empty(shape, dtype=torch.uint8, device="cuda")
-        self.captured[id(runner)][slot].copy_(outputs)
+        if into.captured is None:
+            into.captured = torch.empty(self.capacity, self.layout.output_stride, dtype=torch.uint8, device="cuda")
+        into.captured[slot].copy_(outputs)
         self._changed.append((inputs.view(torch.int64) != self.input_bytes[slot].view(torch.int64)).any())
         if sample is not None:
             self._samples.append((slot, *sample))
 
-    def find_changes(self, runner: Runner) -> tuple[bool, bool]:
+    def find_changes(self, made_by: Captures) -> tuple[bool, bool]:
         """Return true for changed inputs, and true for outputs that changed after the answer.
 
         Both are for all calls since the last call of this method.
+
+        Args:
+            made_by: of the runner that made the calls.
         """
         changed, samples = torch.stack(self._changed).any(), self._samples
         self._changed, self._samples = [], []
-        if not samples:
+        if not samples or made_by.captured is None:
             return bool(changed), False
-        captured_words = self.captured[id(runner)].view(torch.int64)
+        captured_words = made_by.captured.view(torch.int64)
         indices = torch.stack([slot * captured_words.shape[1] + sample.indices for slot, sample, _ in samples])
         late = (
             captured_words.view(-1)[indices.cuda()]
@@ -133,14 +132,15 @@ class CudaMemory:
         wrote, later = torch.stack((changed, late.any())).tolist()
         return bool(wrote), bool(later)
 
-    def outputs(self, runner: Runner, slot: int) -> dict[str, torch.Tensor]:
+    def outputs(self, connection: Captures, slot: int) -> dict[str, torch.Tensor]:
         """Return the outputs that a runner wrote; bool outputs as uint8, because they may have any byte.
 
         Args:
-            runner: the runner that made the call.
+            connection: the runner that made the call.
             slot: slot of the inputs.
         """
-        return self.layout.output_views(self.captured[id(runner)][slot])
+        assert connection.captured is not None  # noqa: S101 - it made a call
+        return self.layout.output_views(connection.captured[slot])
 
 
 def poison(outputs: torch.Tensor, layout: Layout, input_bytes: torch.Tensor) -> None:

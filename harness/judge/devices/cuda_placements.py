@@ -14,41 +14,26 @@ from collections.abc import Sequence
 import torch
 
 from harness.judge.input_data.layout import Layout
-from harness.judge.isolation.resource_limits import GIB
 from harness.runner.device_memory import AddressRange, PhysicalMemory, bytes_tensor
 from harness.runner.driver import CudaError
 
-_PLACEMENTS_PER_CALL, _MIN_PLACEMENTS = 6.4, 4
-"""Placements for each call of a batch (64 for ten calls), and least number of them. With twelve blocks each placement
-has three calls that count, which `placement_variance` needs."""
-_BUDGET_BYTES, _BUDGET_SHARE = 4 * GIB, 8
-"""Limits of all placements of a runner together: bytes, and 1 / this share of the free memory."""
 _RESERVED_SHARE = 8
 """1 / this share of the device's memory is reserved for the judge, so that no candidate can exhaust it."""
 _SIDES = 2
 _SINGLE_CALL_PLACEMENTS = 4
 """Placements of a runner whose calls are not timed in batches, for example during a recording."""
-_LARGE_SHARE = 8
-"""Sets of any size have at least `_MIN_PLACEMENTS` placements, if 1 / this share of the free memory suffices."""
+
+
+def reserved_bytes() -> int:
+    """Return the bytes that are reserved for the judge."""
+    return int(torch.cuda.mem_get_info()[1] // _RESERVED_SHARE)
 
 
 def reserve_memory() -> None:
     """Allocate and free memory, which torch's caching allocator keeps for this process."""
-    free, total = torch.cuda.mem_get_info()
-    reserved = torch.empty(min(free // 2, total // _RESERVED_SHARE), dtype=torch.uint8, device="cuda")
+    free = torch.cuda.mem_get_info()[0]
+    reserved = torch.empty(min(free // 2, reserved_bytes()), dtype=torch.uint8, device="cuda")
     del reserved
-
-
-def placement_count(size: int, free: int, calls: int) -> int:
-    """Return the number of placements for a runner, at least 1.
-
-    Args:
-        size: bytes of a placement.
-        free: bytes of free device memory.
-        calls: largest number of calls in a batch.
-    """
-    usual = min(int(_PLACEMENTS_PER_CALL * calls), min(_BUDGET_BYTES, free // _BUDGET_SHARE) // size)
-    return max(1, usual, min(_MIN_PLACEMENTS, free // _LARGE_SHARE // size))
 
 
 class PlacementPool:
@@ -61,39 +46,38 @@ class PlacementPool:
     def __init__(self, unit: int) -> None:
         self._unit = unit
         self._spare: list[PhysicalMemory] = []
-        self._count = self._calls = 0
+        self._count = 0
 
-    def take(self, layout: Layout, calls: int) -> Placements:
+    def take(self, layout: Layout, count: int) -> Placements:
         """Return placements for one side of a workload; the remaining memory is for the next such side.
 
         Args:
             layout: the workload's inputs and outputs.
-            calls: largest number of calls in a batch.
+            count: number of placements of each side.
 
         Raises:
             CudaError: the device does not have enough memory.
         """
         size = self._size(layout)
-        if not self._spare or (self._spare[0].bytes, self._calls) != (size, calls):
+        if not self._spare or (self._spare[0].bytes, self._count) != (size, count):
             self.close()
-            self._calls, self._count = calls, placement_count(size, torch.cuda.mem_get_info()[0], calls)
-            self._spare = allocate(size, _SIDES * self._count)
+            self._count = count
+            self._spare = allocate(size, _SIDES * count)
             secrets.SystemRandom().shuffle(self._spare)
-        memory, self._spare = self._spare[: self._count], self._spare[self._count :]
+        memory, self._spare = self._spare[:count], self._spare[count:]
         return Placements(layout, memory)
 
-    def take_few(self, layout: Layout) -> Placements:
-        """Return few placements, for a runner whose calls are not timed in batches; no other memory is affected.
+    def take_few(self, layout: Layout, count: int) -> Placements:
+        """Return placements for a runner whose calls are not timed in batches; no other memory is affected.
 
         Args:
             layout: the workload's inputs and outputs.
+            count: largest number of placements.
 
         Raises:
             CudaError: the device does not have enough memory.
         """
-        size = self._size(layout)
-        count = min(_SINGLE_CALL_PLACEMENTS, placement_count(size, torch.cuda.mem_get_info()[0], 1))
-        return Placements(layout, allocate(size, count))
+        return Placements(layout, allocate(self._size(layout), min(count, _SINGLE_CALL_PLACEMENTS)))
 
     def _size(self, layout: Layout) -> int:
         """Return the bytes of a placement."""

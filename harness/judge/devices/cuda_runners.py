@@ -6,6 +6,8 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from harness.judge.devices.cuda_environment import require_no_mps
+from harness.judge.devices.interface import RunnerPool, RunnerTrust
 from harness.judge.isolation.resource_limits import GIB
 from harness.judge.runners import Runner, RunnerPlan, Standby
 
@@ -42,8 +44,8 @@ def runners_ahead(gpus: int, device_bytes: int, host_bytes: int | None = None) -
     return _MANY if min(device_bytes, host_bytes // gpus) >= _MEMORY_FOR_MANY else _FEW
 
 
-class CudaRunners:
-    """Supplies new runners, and ends runners.
+class CudaRunners(RunnerPool):
+    """Runners of a CUDA device; see the protocol `RunnerPool`.
 
     Args:
         plan: configuration of the runners.
@@ -69,20 +71,31 @@ class CudaRunners:
         }
         return Runner(replace(self._plan, env=env), writable={self._inductor: inside} if confined else None)
 
-    def take(self, *, trusted: bool) -> Runner:
-        """Return a new runner that can load a solution.
+    def take(self, trust: RunnerTrust, *, needs_torch: bool = True) -> Runner:
+        """Return a new runner that can load a solution; all have imported torch.
 
         Args:
-            trusted: return a runner for the reference, which has a compiler cache.
+            trust: whose code it will execute.
+            needs_torch: not used.
         """
-        return (self._trusted_standby if trusted else self._standby).take()
+        del needs_torch
+        return (self._trusted_standby if trust is RunnerTrust.REFERENCE else self._standby).take()
 
-    def start(self) -> None:
-        """Start the next runners in advance, and warm up those that have imported. Not allowed during a timing."""
+    def clean(self) -> Runner:
+        """Return a new runner for the judge's own calls, which is like those of candidates."""
+        return self._standby.take()
+
+    def start_standby(self) -> None:
+        """Start the next runners in advance, and warm up those that have imported. Not allowed during a timing.
+
+        Raises:
+            HostFaultError: MPS is active.
+        """
+        require_no_mps()
         self._standby.start()
         self._trusted_standby.start()
 
-    def replace_checked(self) -> None:
+    def after_check(self) -> None:
         """Start runners in place of those that checks took. If none is left that is warm, wait for the next one."""
         if self._standby.has_warm_runner():
             self._standby.refill()
@@ -106,8 +119,12 @@ class CudaRunners:
         while self._ending:
             self._ending.pop().kill()
 
-    def close(self) -> None:
-        """End all runners that were not taken, and wait until all killed runners have ended."""
+    def end_standby(self) -> None:
+        """End the runners that were started ahead, each of which has a context on the device."""
         self._standby.close()
         self._trusted_standby.close()
         self.wait_for_ends()
+
+    def close(self) -> None:
+        """End all runners that were not taken, and wait until all killed runners have ended."""
+        self.end_standby()

@@ -1,29 +1,51 @@
-"""Protocols that each device implements: memory, the clock of a batch, and conditions during a timing.
+"""A device as the judge uses it: its hardware, its runners, and its clocks.
 
 Everything else (rounds, blocks, correctness, verdicts) is the same for all devices and is outside of this package. A
 judge opens a device once and holds its lock until the judge ends.
+
+`DeviceHardware` is the physical unit with the judge's own work on it, `RunnerPool` supplies processes for solutions,
+and a `Clock` opens a runner (`Connection`), times its calls, and closes it. A device has one clock for code that makes
+its own calls, and may have another one for sealed code.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from enum import StrEnum
+from typing import Any, Protocol, TypeVar
 
 import torch
 
 from harness.judge.correctness import Summed
 from harness.judge.input_data.copies import BatchedCopy
 from harness.judge.input_data.layout import Layout
+from harness.judge.memory_plan import MemoryPlan, MemoryState
 from harness.judge.reference import Value
 from harness.judge.runners import Runner
 from harness.model.judging import DeviceRecord
 from harness.model.languages import Language
-from harness.model.problem import Problem
 from harness.model.verdict import Trust
+from harness.runner.messages import Program
 
 T = TypeVar("T")
+
+
+class RunnerTrust(StrEnum):
+    """Whose code a runner executes."""
+
+    CANDIDATE = "candidate"
+    """Host code of a candidate, or of a problem's `baseline/`, which agents write."""
+    LAUNCHER = "launcher"
+    """The judge's own launcher, which launches device code of a candidate."""
+    REFERENCE = "reference"
+    """Trusted code: a problem's reference, a library baseline, or the judge's own calls."""
+
+    @property
+    def runs_untrusted_host_code(self) -> bool:
+        """True if the process may do anything that its sandbox allows."""
+        return self is RunnerTrust.CANDIDATE
 
 
 @dataclass(frozen=True)
@@ -72,10 +94,14 @@ class Calibration:
     """Largest number of calls in a batch. More would cost time for filling and checking and add little precision."""
     call_overhead_ns: float = 0.0
     """Overhead of the clock per call, subtracted from every reading."""
-    separate_calls: bool = False
-    """Each call is requested and timed separately, so that no call can do the work of another."""
-    work_outlasts_stop: bool = False
-    """Device work that a runner's code enqueued may run while its process is stopped."""
+
+
+@dataclass(eq=False)
+class Connection:
+    """A runner that a clock has opened. Each device adds the memory that the runner shares with the judge."""
+
+    runner: Runner
+    trust: RunnerTrust
 
 
 class Memory(Protocol):
@@ -90,45 +116,37 @@ class Memory(Protocol):
     def inputs(self, slot: int) -> list[Value]:
         """Return a slot's inputs in the order of the reference's arguments."""
 
-    def outputs(self, runner: Runner, slot: int) -> dict[str, torch.Tensor]:
+    def outputs(self, connection: Any, slot: int) -> dict[str, torch.Tensor]:  # noqa: ANN401 - each device's own type
         """Return the outputs, by name, that a runner wrote.
 
         Args:
-            runner: the runner of the last batch.
+            connection: the runner of the last batch.
             slot: number of the slot.
         """
 
 
-class Device(Protocol):
-    """A device whose lock this judge holds. Methods with a body are the same for devices that do not replace them."""
+class DeviceHardware(Protocol):
+    """The physical unit, whose lock this judge holds, and the judge's own work on it.
+
+    Methods with a body are the same for hardware that does not replace them.
+    """
 
     target: str
-    calibration: Calibration
-    summed: Summed
-    """Compares outputs on this device."""
-    copy_all: BatchedCopy | None = None
-    """Copies many pieces of the judge's own memory at once; None on a device that copies each separately."""
+    """cpu, h200, b200 ..."""
+    languages: tuple[Language, ...]
+    """Languages of the solutions that this hardware can run."""
     memory_on: torch.device
     """Device of the judge's own copy of the inputs."""
-    languages: tuple[Language, ...]
-    """Languages of the solutions that this device can run."""
+    summed: Summed
+    """Compares outputs."""
+    copy_all: BatchedCopy | None = None
+    """Copies many pieces of the judge's own memory at once; None if each is copied separately."""
 
-    def clock(self, *, sealed: bool) -> Device:
-        """Return this device with the clock for sealed solutions or for all others; by default one clock for both."""
-        del sealed
-        return self
+    def facts(self) -> dict[str, object]:
+        """Return name, stable id and current state, for the entry."""
 
-    def record(self) -> DeviceRecord:
-        """Return the current state of the device for the entry."""
-
-    def runner(self, *, trusted: bool = False, needs_torch: bool = True) -> Runner:
-        """Return a new runner.
-
-        Args:
-            trusted: the runner executes only trusted code (the reference). It may have a compiler cache, which no
-                candidate can write.
-            needs_torch: false permits a runner that has not imported torch.
-        """
+    def timing(self) -> AbstractContextManager[None]:
+        """Hold the host's timing lock inside this context: disturbing work waits, and earlier work is waited for."""
 
     def all_processors(self) -> AbstractContextManager[None]:
         """Use every processor for long work of the judge inside this context, in which nothing is timed.
@@ -136,9 +154,6 @@ class Device(Protocol):
         By default the work is on the device, and the context has no effect.
         """
         return nullcontext()
-
-    def timing(self) -> AbstractContextManager[None]:
-        """Hold the host's timing lock inside this context: disturbing work waits, and earlier work is waited for."""
 
     def map_slots(self, work: Callable[[int], T], slots: Sequence[int]) -> list[T]:
         """Do work of the judge for each slot, on several processors if possible, while nothing is timed.
@@ -152,8 +167,35 @@ class Device(Protocol):
         """
         return [work(slot) for slot in slots]
 
+    def memory_state(self) -> MemoryState | None:
+        """Return the use of the device's memory; None if it is the host's, which the kernel shares out."""
+        return None
+
+    def release_caches(self, *, keep_reserve: bool = True) -> None:
+        """Give memory that the judge keeps for later use back to the device; by default it keeps none.
+
+        Args:
+            keep_reserve: keep what is reserved so that no candidate can exhaust it.
+        """
+        del keep_reserve
+
+    def close(self) -> None:
+        """Release memory, files and the lock."""
+
+
+class RunnerPool(Protocol):
+    """Runners of one device. Some are started ahead."""
+
+    def take(self, trust: RunnerTrust, *, needs_torch: bool = True) -> Runner:
+        """Return a new runner.
+
+        Args:
+            trust: whose code it will execute. Only trusted code gets a compiler cache, which no candidate can write.
+            needs_torch: false permits a runner that has not imported torch.
+        """
+
     def start_standby(self) -> None:
-        """Start the next runner in advance; call this while nothing is timed."""
+        """Start the next runners in advance; call this while nothing is timed."""
 
     def settle(self) -> None:
         """Wait until no runner of this judge is starting or ending."""
@@ -161,95 +203,96 @@ class Device(Protocol):
     def after_check(self) -> None:
         """Prepare for the next check, after the answer to one between two batches of an evaluation."""
 
-    def reserve(self, problem: Problem, layouts: Sequence[Layout]) -> bool:
-        """Allocate memory for at least one set of inputs and outputs of each workload.
+    def end(self, runner: Runner) -> None:
+        """End a runner."""
 
-        By default memory is allocated for each workload by itself.
+    def end_standby(self) -> None:
+        """End the runners that were started ahead, whose memory is needed for something else."""
+
+    def close(self) -> None:
+        """End all runners."""
+
+
+class Clock(Protocol):
+    """Opens runners with a program, times their calls, and closes them.
+
+    Methods with a body are the same for clocks that do not replace them.
+    """
+
+    hardware: DeviceHardware
+    runners: RunnerPool
+    calibration: Calibration
+    separate_calls: bool
+    """Each call is requested and timed separately, so that no call can do the work of another."""
+    work_outlasts_stop: bool
+    """Device work that a runner's code enqueued may run while its process is stopped."""
+
+    def facts(self) -> dict[str, object]:
+        """Return the overheads of the clock, for the entry's record of the device."""
+
+    def open(self, runner: Runner, program: Program, trust: RunnerTrust) -> Connection:
+        """Load a program into a new runner, and connect the runner to the device. End the runner if that fails.
 
         Args:
-            problem: the problem.
-            layouts: layouts of the workloads.
+            runner: a new runner, in whose stage the program's files are.
+            program: what it loads.
+            trust: whose code it executes.
 
-        Returns:
-            True if the memory was replaced, so that earlier grants are invalid.
+        Raises:
+            RunnerFailed: loading crashed, raised or took too long.
         """
-        del problem, layouts
-        return False
 
-    def grant(self, runner: Runner, *, sealed: bool = False) -> tuple[dict[str, object], tuple[int, ...]]:
-        """Connect a runner to the device.
-
-        Args:
-            runner: a new runner.
-            sealed: the runner makes the calls of a sealed candidate and runs no host code of it.
-
-        Returns:
-            Fields and file descriptors of its load message.
-        """
-
-    def loaded(self, runner: Runner, short_kernel_ns: int) -> None:
-        """Store the reading of a short trusted kernel in a connected runner before its solution was loaded.
+    def prepare(
+        self,
+        connection: Any,  # noqa: ANN401 - each device's own type
+        layout: Layout,
+        slots: int,
+        *,
+        variant: str = "",
+        launches: Mapping[str, Any] | None = None,
+        plan: MemoryPlan | None = None,
+    ) -> None:
+        """Give a runner memory for its next workload, and let it prepare the calls.
 
         Args:
-            runner: a connected runner.
-            short_kernel_ns: nanoseconds between events; 0 without events.
-        """
-        del runner, short_kernel_ns  # by default, the judge's own clock is the same for all runners
-
-    def place(self, runner: Runner, layout: Layout, slots: int) -> tuple[dict[str, object], tuple[int, ...]]:
-        """Allocate memory for a runner's next workload; by default it was granted with the runner.
-
-        Args:
-            runner: a connected runner.
+            connection: an open runner.
             layout: the workload's inputs and outputs.
-            slots: number of sets that the judge uses at a time.
-
-        Returns:
-            Fields and file descriptors of its message; the caller closes the descriptors.
-
-        Raises:
-            NoRoom: the device does not have enough memory.
-        """
-        del runner, layout, slots
-        return {}, ()
-
-    def untried(self, runner: Runner) -> int:
-        """Return the number of placements at which a runner has made no call on this workload yet."""
-        del runner  # by default, all runners use the same slots
-        return 0
-
-    def conclude(self, runner: Runner) -> None:
-        """Check, after the last call on a workload, that a runner did no work between its calls.
+            slots: number of sets that the judge uses at a time; with 1 the runner has few placements.
+            variant: variant of the reference to run, as "compile"; "" for a solution.
+            launches: launch plan of a sealed solution for this workload.
+            plan: the workload's use of memory; None: as much as usual.
 
         Raises:
-            RunnerFailed: it worked without a request.
+            RunnerFailed: the runner crashed or did not answer.
+            NoDeviceMemory: the judge cannot allocate the memory.
         """
-        del runner  # by default, a runner is stopped between its batches
 
-    def temporary_memory(self, layouts: Sequence[Layout]) -> AbstractContextManager[None]:
-        """Give separate memory to the runners inside this context, which all end before it does.
+    def most_calls(self, workloads: int) -> int:
+        """Return the largest number of calls in a batch.
 
-        By default memory is allocated for each workload and each runner.
+        Args:
+            workloads: number of the problem's workloads that are timed.
         """
-        del layouts
-        return nullcontext()
+        del workloads
+        return self.calibration.most_calls
 
-    def memory(self, layout: Layout, workloads: int = 1) -> Memory:
-        """Return the reserved memory with the layout of one workload.
+    def memory(self, layout: Layout, workloads: int = 1, plan: MemoryPlan | None = None) -> Memory:
+        """Return the judge's memory with the layout of one workload.
 
         Args:
             layout: the workload's inputs and outputs.
             workloads: number of the problem's workloads that are timed. The memory may have fewer slots if there are
                 several, because the mean of all of them counts.
+            plan: the workload's use of memory; None: as much as usual.
         """
 
-    def batch(self, runner: Runner, memory: Memory, slots: Sequence[int], within_s: float) -> Batch:
+    def time_calls(self, connection: Any, memory: Any, slots: Sequence[int], within_s: float) -> Batch:  # noqa: ANN401 - each device's own types
         """Poison the outputs, flush the caches, continue the runner, time its calls, and stop it.
 
-        The runner is stopped before and after.
+        The runner is stopped before and after, unless it runs no host code of a candidate.
 
         Args:
-            runner: a runner that is prepared for the workload.
+            connection: a runner that is prepared for the workload.
             memory: the workload's memory.
             slots: slots to compute, in order.
             within_s: timeout of the batch, or of each call where calls are timed separately.
@@ -258,11 +301,46 @@ class Device(Protocol):
             RunnerFailed: the candidate failed in a way that determines its verdict.
         """
 
-    def forget(self, runner: Runner) -> None:
+    def untried(self, connection: Any) -> int:  # noqa: ANN401 - each device's own type
+        """Return the number of placements at which a runner has made no call on this workload yet."""
+        del connection  # by default, all runners use the same slots
+        return 0
+
+    def conclude(self, connection: Any) -> None:  # noqa: ANN401 - each device's own type
+        """Check, after the last call on a workload, that a runner did no work between its calls.
+
+        Raises:
+            RunnerFailed: it worked without a request.
+        """
+        del connection  # by default, a runner is stopped between its batches
+
+    def close(self, connection: Any) -> None:  # noqa: ANN401 - each device's own type
         """End a runner and release its memory."""
 
-    def recalibrate(self) -> None:
-        """Measure the overheads of the clock again."""
+    def reserve(self, layouts: Sequence[Layout]) -> bool:
+        """Allocate memory for at least one set of inputs and outputs of each workload.
+
+        By default memory is allocated for each workload by itself.
+
+        Args:
+            layouts: layouts of the workloads.
+
+        Returns:
+            True if the memory was replaced, so that runners that were opened before are unusable.
+        """
+        del layouts
+        return False
+
+    def temporary_memory(self, layouts: Sequence[Layout]) -> AbstractContextManager[None]:
+        """Give separate memory to the runners that are opened inside this context, which all end before it does.
+
+        By default memory is allocated for each workload and each runner.
+        """
+        del layouts
+        return nullcontext()
+
+    def release(self) -> None:
+        """Release the memory that the clock keeps for runners, all of which have ended; by default it keeps none."""
 
     def process_error(self, latency_ns: float, bound_ns: float = 0.0) -> float:
         """Return the standard deviation of ln(latency) between processes that run the same code.
@@ -280,5 +358,46 @@ class Device(Protocol):
             claimed_ns: duration of a call that the runner reports.
         """
 
+
+@dataclass(frozen=True)
+class Device:
+    """One physical unit with its runners and clocks."""
+
+    hardware: DeviceHardware
+    runners: RunnerPool
+    clock: Clock
+    """For code that makes its own calls."""
+    sealed_clock: Clock
+    """For sealed code; the same clock on a device with one clock."""
+
+    @property
+    def clocks(self) -> tuple[Clock, ...]:
+        """Each clock once."""
+        return (self.clock,) if self.sealed_clock is self.clock else (self.clock, self.sealed_clock)
+
+    def clock_for(self, *, sealed: bool) -> Clock:
+        """Return the clock for sealed solutions or for all others."""
+        return self.sealed_clock if sealed else self.clock
+
+    def record(self) -> DeviceRecord:
+        """Return the current state of the device for the entry."""
+        facts = self.hardware.facts()
+        for clock in self.clocks:
+            facts |= clock.facts()
+        return DeviceRecord.model_validate(facts)
+
     def close(self) -> None:
         """End all runners and release memory, files and the lock."""
+        self.runners.close()
+        for clock in self.clocks:
+            clock.release()
+        self.hardware.close()
+
+
+@contextmanager
+def closing_connection(clock: Clock, connection: Connection) -> Iterator[Connection]:
+    """Close a connection at the end of this context."""
+    try:
+        yield connection
+    finally:
+        clock.close(connection)

@@ -6,10 +6,10 @@ import contextlib
 import os
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from harness.errors import ConfigurationError
+from harness.judge.isolation.process_tree import is_descendant
 
 # Source: nvml.h, nvmlClocksEventReasons. These reasons slow the SMs; idle (1) and application clocks (2) do not.
 _THROTTLE = {
@@ -100,7 +100,7 @@ class Nvml:
         other_processes = 0
         with contextlib.suppress(nvml.NVMLError):
             running = nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)
-            other_processes = sum(1 for process in running if not self._is_ours(int(process.pid)))
+            other_processes = sum(1 for process in running if not self.is_own_process(int(process.pid)))
         return Sample(
             sm_mhz=nvml.nvmlDeviceGetClockInfo(self._handle, nvml.NVML_CLOCK_SM),
             memory_mhz=nvml.nvmlDeviceGetClockInfo(self._handle, nvml.NVML_CLOCK_MEM),
@@ -109,17 +109,29 @@ class Nvml:
             power_w=nvml.nvmlDeviceGetPowerUsage(self._handle) // 1000,
         )
 
-    def _is_ours(self, pid: int) -> bool:
+    def memory_bytes(self) -> tuple[int, int]:
+        """Return the free and the total memory of the GPU in bytes."""
+        memory = self._nvml.nvmlDeviceGetMemoryInfo(self._handle)
+        return int(memory.free), int(memory.total)
+
+    def process_memory(self) -> dict[int, int] | None:
+        """Return the bytes of device memory of each compute process by its id; None if the driver does not report them.
+
+        Some virtual machines and containers hide them.
+        """
+        with contextlib.suppress(self._nvml.NVMLError):
+            running = self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)
+            if running and all(process.usedGpuMemory is not None for process in running):
+                return {int(process.pid): int(process.usedGpuMemory) for process in running}
+        return None
+
+    def is_own_process(self, pid: int) -> bool:
         """Return true if a process is this process, is its descendant, or has just ended."""
         if pid not in self._own_by_pid:
-            ancestor = pid
-            while ancestor not in (0, 1, os.getpid()):
-                try:
-                    line = Path(f"/proc/{ancestor}/stat").read_text()
-                except OSError:
-                    return True
-                ancestor = int(line[line.rindex(")") + 2 :].split()[1])
-            self._own_by_pid[pid] = ancestor == os.getpid()
+            descends = is_descendant(pid, os.getpid())
+            if descends is None:
+                return True
+            self._own_by_pid[pid] = descends
         return self._own_by_pid[pid]
 
     def close(self) -> None:

@@ -23,9 +23,9 @@ def open_device(name: str, *, cache: Path, sandbox: SandboxKind) -> Device:
     """
     kind, number = parse_device(name)
     if kind == "cpu":
-        from harness.judge.devices.cpu import CpuDevice  # noqa: PLC0415 - imports only what the selected device needs
+        from harness.judge.devices.cpu import open_cpu  # noqa: PLC0415 - imports only what the selected device needs
 
-        return CpuDevice(cache=cache, sandbox=sandbox)
+        return open_cpu(cache=cache, sandbox=sandbox)
     try:
         import cupy  # noqa: F401, PLC0415 - only where there is a GPU
         from cuda.bindings import driver  # noqa: F401, PLC0415

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -11,6 +11,7 @@ import torch
 from harness.judge.reference import Value
 from harness.model.axes import ExprAxis, VarAxis
 from harness.model.problem import Problem, TensorSpec, Workload
+from harness.runner.messages import Prepare, SlotField
 from harness.sol.problem_tensors import torch_dtype
 
 _ALIGN, _SLOT_ALIGN = 64, 4096
@@ -37,6 +38,11 @@ class Field:
         if self.scalar:
             return torch.float64 if self.scalar == "float" else torch.int64
         return torch_dtype(self.dtype)
+
+    @property
+    def in_slot(self) -> SlotField:
+        """This field in a message to a runner."""
+        return SlotField(self.name, self.dtype, self.shape, self.offset, self.bytes, self.scalar, self.updates)
 
     def view(self, slot_bytes: torch.Tensor) -> torch.Tensor:
         """Return this field as a tensor on the bytes of a slot; a Python scalar is a 0-d tensor of 64 bits."""
@@ -85,14 +91,28 @@ class Layout:
         """Bytes of one call's inputs and outputs."""
         return sum(field.bytes for field in (*self.inputs, *self.outputs))
 
-    def message(self, slots: int, variant: str) -> dict[str, Any]:
+    def message(
+        self, slots: int, variant: str = "", launches: Mapping[str, Any] | None = None, placement_bytes: int = 0
+    ) -> Prepare:
         """Return the message that prepares a runner for the workload.
 
         Args:
             slots: number of slots.
             variant: variant of a baseline, such as eager; empty for a candidate.
+            launches: launch plan of a sealed solution.
+            placement_bytes: on a GPU, bytes from one placement to the next.
         """
-        return {"op": "workload", **asdict(self), "slots": slots, "variant": variant}
+        return Prepare(
+            inputs=tuple(field.in_slot for field in self.inputs),
+            outputs=tuple(field.in_slot for field in self.outputs),
+            input_stride=self.input_stride,
+            output_stride=self.output_stride,
+            axes=self.axes,
+            slots=slots,
+            variant=variant,
+            plan=launches or {},
+            placement_bytes=placement_bytes,
+        )
 
 
 def layout_of(problem: Problem, workload: Workload) -> Layout:

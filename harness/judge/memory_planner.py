@@ -1,0 +1,125 @@
+"""Memory of the workloads of one request: planned beforehand, and made free where it lacks.
+
+A lack of memory is no verdict by itself. The judge first ends everything that it keeps for later, and tries again with
+as little as possible. If that fails too, the figures of the driver decide: a candidate is blamed only if they show that
+no other program holds the device's memory (docs/judge.md, "Memory").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from harness.errors import OutOfMachineMemoryError
+from harness.judge.devices.interface import Clock, Device
+from harness.judge.input_data.layout import layout_of
+from harness.judge.isolation.process_tree import is_descendant
+from harness.judge.memory_forecast import forecast
+from harness.judge.memory_plan import MemoryPlan, MemoryState, plan_memory
+from harness.judge.runners import BaselineFailed, NoDeviceMemory, RunnerFailed, RunnerOutOfMemory
+from harness.model.problem import Problem, Workload
+from harness.model.verdict import Verdict
+
+LACK = (NoDeviceMemory, RunnerOutOfMemory, torch.OutOfMemoryError)
+"""Exceptions for a lack of device memory: of the judge, and of a runner."""
+_HELD_SHARE = 4
+"""A candidate's process that holds 1 / this share of the device's memory, and more than the reference needs, lacks
+nothing that it is entitled to."""
+_END_OTHERS = "end other programs on this GPU: nvidia-smi lists them"
+
+
+class MemoryPlanner:
+    """Plans and frees the memory of the device.
+
+    Args:
+        device: the device.
+        problem: problem of the request.
+        end_kept: ends the runners that the judge keeps for later requests.
+    """
+
+    def __init__(self, device: Device, problem: Problem, end_kept: Callable[[], None]) -> None:
+        self._device, self._problem, self._end_kept = device, problem, end_kept
+
+    def plan(self, clock: Clock, workload: Workload, *, sparing: bool = False) -> MemoryPlan | None:
+        """Return what a workload may use; None on a device whose memory needs no plan.
+
+        Memory that the judge keeps from the last workload is given back first. If the prediction does not fit, runners
+        that are kept for later are ended.
+
+        Args:
+            clock: times its calls.
+            workload: the workload.
+            sparing: use as little as possible, after a lack of memory.
+        """
+        self._device.hardware.release_caches(keep_reserve=not sparing)
+        plan = self._planned(clock, workload, sparing=sparing)
+        if plan is not None and not plan.fits and not sparing:
+            self.make_room()
+            plan = self._planned(clock, workload, sparing=sparing)
+        return plan
+
+    def _planned(self, clock: Clock, workload: Workload, *, sparing: bool) -> MemoryPlan | None:
+        state = self._device.hardware.memory_state()
+        if state is None:
+            return None
+        workloads, layout = len(self._problem.workloads), layout_of(self._problem, workload)
+        calls, predicted = clock.most_calls(workloads), forecast(self._problem, workload)
+        return plan_memory(state, layout, predicted, calls, sparing=sparing)
+
+    def make_room(self) -> None:
+        """End every runner that is kept for later, and give cached memory back."""
+        self._end_kept()
+        self._device.runners.end_standby()
+        self._device.hardware.release_caches(keep_reserve=False)
+
+    def state(self) -> MemoryState | None:
+        """Return the current use of the device's memory; None if it needs no plan."""
+        return self._device.hardware.memory_state()
+
+    def cause(self, lack: Exception, workload: Workload, state: MemoryState | None, candidate: int | None) -> Exception:
+        """Return the exception that a second lack of memory on a workload means, although room was made for it.
+
+        Args:
+            lack: the second exception.
+            workload: the workload.
+            state: use of the device when it was raised.
+            candidate: id of the first process of the candidate's sandbox; None if it does not exist.
+
+        Returns:
+            `RunnerFailed` if the candidate is the cause, `OutOfMachineMemoryError` if other programs hold memory or the
+            driver does not say who does, `BaselineFailed` if the device is too small for the problem.
+        """
+        where = f"{self._problem.key}, workload {workload.uuid}"
+        needed = forecast(self._problem, workload)
+        message = f"device memory does not suffice ({lack})"
+        if state is None or state.is_shared:
+            described = "" if state is None else f"; {state.described()}"
+            return OutOfMachineMemoryError(f"{message}{described}", where=where, remedy=_END_OTHERS)
+        held = held_bytes(state, candidate)
+        if isinstance(lack, RunnerOutOfMemory) and not lack.of_baseline:
+            return RunnerFailed(Verdict.RUNTIME_ERROR, f"{lack.reason} (its processes hold {_gib(held)})")
+        if held > max(state.total // _HELD_SHARE, 2 * needed.reference_bytes):
+            return RunnerFailed(
+                Verdict.RUNTIME_ERROR, f"left no memory on the device: its processes hold {_gib(held)} ({lack})"
+            )
+        return BaselineFailed(
+            f"the device is too small for workload {workload.uuid}: {message}; a run of the reference needs about "
+            f"{_gib(needed.reference_bytes)} of {_gib(state.total)}"
+        )
+
+
+def held_bytes(state: MemoryState, ancestor: int | None) -> int:
+    """Return the device memory of a process and its descendants in bytes; 0 if there is no such process.
+
+    Args:
+        state: use of the device.
+        ancestor: id of the process.
+    """
+    if ancestor is None or state.processes is None:
+        return 0
+    return sum(held for pid, held in state.processes.items() if is_descendant(pid, ancestor))
+
+
+def _gib(size: int) -> str:
+    return f"{size / (1 << 30):.1f} GiB"
