@@ -14,7 +14,7 @@ import torch
 from harness.errors import FormatError
 from harness.failpoints import failpoint
 from harness.formats.solutions import UnusableSolutionError, usable_solution
-from harness.judge.baseline.baseline_runners import COMPILED, Opponents
+from harness.judge.baseline.baseline_runners import Opponents
 from harness.judge.baseline.slowdown import slowed_by, time_baseline_alone
 from harness.judge.build.builder import BuildFailed
 from harness.judge.checks import Tally, WorkloadCheck, WorkloadSets
@@ -25,7 +25,7 @@ from harness.judge.recording import NotRecorded, RecordableWorkload, Recorded, r
 from harness.judge.reference import Reference
 from harness.judge.rounds import REPETITIONS, Deadline, Rounds
 from harness.judge.runners import BaselineFailed, NoRoom, RunnerFailed
-from harness.judge.sides import Side, Staged, load, stage_solution
+from harness.judge.sides import COMPILED, Side, Staged, load, stage_solution
 from harness.judge.timing import TimedBlocks
 from harness.judge.verdict import correct, failed, one_line, overall, timed, weakest_trust, with_bounds
 from harness.model.config import SandboxKind
@@ -126,11 +126,11 @@ class Evaluation:
         except (FormatError, BuildFailed) as error:  # the build raises FormatError for a malformed launch plan
             reason = one_line(error) if isinstance(error, FormatError) else error.reason
             results = [failed(workload, UnusableSolutionError.verdict, reason) for workload in self._problem.workloads]
-            return self._answer(results, time.monotonic() - begin, 0.0, reason)
+            return self._answer(results, time.monotonic() - begin, reason)
         built = time.monotonic()
         if staged.sealed and staged.binary in self._request.known_binaries:
             repeated = {"verdict": self._request.known_binaries[staged.binary], "measured": False}
-            return self._answer([], built - begin, 0.0).model_copy(update=repeated)
+            return self._answer([], built - begin).model_copy(update=repeated)
         failpoint("judge.before_rounds")
         try:
             self._choose_clock(sealed=staged.sealed)
@@ -144,7 +144,7 @@ class Evaluation:
         finally:
             self._close_sides()
         failpoint("judge.before_answer")
-        return self._answer(results, built - begin, time.monotonic() - built)
+        return self._answer(results, built - begin)
 
     @property
     def sealed(self) -> Staged | None:
@@ -374,9 +374,7 @@ class Evaluation:
             self._candidate.close()
             self._candidate = None
 
-    def _answer(
-        self, results: Sequence[WorkloadResult], build_s: float, judge_s: float, reason: str | None = None
-    ) -> JudgeAnswer:
+    def _answer(self, results: Sequence[WorkloadResult], build_s: float, reason: str | None = None) -> JudgeAnswer:
         verdict, workload_reason = overall(results)
         trust = weakest_trust(results, self._device)
         return JudgeAnswer(
@@ -391,5 +389,5 @@ class Evaluation:
             summary=summarise(results),
             device=self._device.record(),
             environment=self._judge.environment,
-            cost=Cost(build_s=round(build_s, 3), judge_s=round(judge_s, 3)),
+            cost=Cost(build_s=build_s),
         )

@@ -18,12 +18,15 @@ from harness.judge.build.report import build_warnings
 from harness.judge.devices.interface import Batch, Device, Memory
 from harness.judge.input_data.layout import Layout
 from harness.judge.runners import Runner
+from harness.judge.stages import timed_as
 from harness.model.config import SandboxKind
-from harness.model.judging import BuildReport
+from harness.model.judging import BuildReport, JudgeStage, Variant
 from harness.model.problem import Problem, Workload
 from harness.model.solution import Solution
 from harness.runner import wire
 
+COMPILED: tuple[Variant, ...] = ("compile", "max_autotune")
+"""Variants whose first call takes long."""
 _LOAD_S = 60.0
 _COMPILED_S, _COMPILING_S, _REFERENCE_S = 10.0, 90.0, 240.0
 """Seconds that a first call may take: Python may compile then, compiled code may not."""
@@ -43,7 +46,10 @@ class Side:
     """Seconds that the first batch of a workload may take, which may include compilation."""
 
     plans: Mapping[str, Mapping[str, Any]]
+    _stage: JudgeStage = JudgeStage.CANDIDATE
+    """Stage of the next batch."""
 
+    @timed_as(JudgeStage.MEMORY)
     def prepare(self, workload: Workload, layout: Layout, slots: int, variant: str = "") -> None:
         """Send a workload's slots to the runner.
 
@@ -65,6 +71,8 @@ class Side:
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
+        if variant:
+            self._stage = JudgeStage.COMPILE if variant in COMPILED else JudgeStage.OPPONENT
 
     def batch(self, memory: Memory, slots: range | list[int], within_s: float) -> Batch:
         """Run one timed batch; see `Device.batch`.
@@ -77,8 +85,13 @@ class Side:
         Raises:
             RunnerFailed: the runner crashed, raised, or did not answer in time.
         """
-        return self.device.batch(self.runner, memory, slots, within_s)
+        with timed_as(self._stage):
+            batch = self.device.batch(self.runner, memory, slots, within_s)
+        if self._stage is JudgeStage.COMPILE:
+            self._stage = JudgeStage.OPPONENT
+        return batch
 
+    @timed_as(JudgeStage.WAIT)
     def close(self) -> None:
         """End the runner."""
         self.device.forget(self.runner)
@@ -119,6 +132,7 @@ class Staged:
         return bool(self.plans)
 
 
+@timed_as(JudgeStage.BUILD)
 def stage_solution(problem: Problem, solution: Solution, *, cache_dir: Path, sandbox: SandboxKind) -> Staged:
     """Build a solution whose language needs it, and return it ready to be loaded.
 
@@ -201,6 +215,7 @@ def stage_reference(source: str) -> Staged:
     return Staged(put, _REFERENCE_S)
 
 
+@timed_as(JudgeStage.WAIT)
 def load(device: Device, runner: Runner, staged: Staged, *, trusted: bool) -> Side:
     """Load a solution into a fresh runner, and end the runner if that fails.
 

@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from harness.judge.clock import counted_call_ns, disturbed, subtracted_ns
 from harness.judge.devices.interface import Batch, Device, Memory, Reading
 from harness.judge.sides import Side
+from harness.judge.stages import timed_as
 from harness.model.interval import geometric_mean
+from harness.model.judging import JudgeStage
 from harness.model.verdict import Trust
 
 _LAUNCH_BOUND_WIDER = 4.0
@@ -106,7 +108,7 @@ def run_block(race: Race, fill: Callable[[int], None], check: Callable[[Race], N
     batches: tuple[list[Batch], list[Batch]] = ([], [])
     for half in (order[:2], order[2:]):
         fill(race.sets)
-        with race.candidate.side.device.timing():
+        with timed_as(JudgeStage.WAIT), race.candidate.side.device.timing():
             for index in half:
                 timed = sides[index]
                 batches[index].append(timed.side.batch(race.memory, range(timed.calls), timed.within_s))

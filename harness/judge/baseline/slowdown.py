@@ -18,7 +18,8 @@ from harness.judge.clock import calls_for, per_call_ns
 from harness.judge.devices.interface import Memory
 from harness.judge.input_data.layout import Layout
 from harness.judge.sides import Side
-from harness.model.judging import Variant
+from harness.judge.stages import timed_as
+from harness.model.judging import JudgeStage, Variant
 from harness.model.problem import Workload
 
 _BATCHES = 6
@@ -68,7 +69,7 @@ def timed_call_ns(side: Side, memory: Memory, sets: WorkloadSets, calls: int) ->
         RunnerFailed: the baseline broke.
     """
     sets.fill([memory.views(slot) for slot in range(calls)])
-    with side.device.timing():
+    with timed_as(JudgeStage.WAIT), side.device.timing():
         batch = side.batch(memory, range(calls), PATIENCE_S)
     return per_call_ns(batch, calls, side.device.calibration)
 

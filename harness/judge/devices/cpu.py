@@ -41,8 +41,9 @@ from harness.judge.native import Exchanged, Native, load_native
 from harness.judge.reference import Value
 from harness.judge.runners import Runner, RunnerFailed, RunnerPlan, Standby
 from harness.judge.shared_memory import OutputPool, Region, poison_outputs
+from harness.judge.stages import divided_among_threads, timed_as
 from harness.model.config import SandboxKind
-from harness.model.judging import DeviceRecord
+from harness.model.judging import DeviceRecord, JudgeStage
 from harness.model.languages import Language, languages_on
 from harness.model.problem import Problem
 from harness.model.verdict import Trust, Verdict
@@ -153,6 +154,7 @@ class CpuDevice(Device):
             }
         )
 
+    @timed_as(JudgeStage.WAIT)
     def runner(self, *, trusted: bool = False, needs_torch: bool = True) -> Runner:
         """Return a new runner; see `Device.runner`.
 
@@ -188,14 +190,17 @@ class CpuDevice(Device):
         """
         if self._pool is None or len(slots) < 2:
             return [work(slot) for slot in slots]
-        futures = [self._pool.submit(work, slot) for slot in slots]
-        wait(futures)
+        with divided_among_threads() as counted:
+            futures = [self._pool.submit(counted(work), slot) for slot in slots]
+            wait(futures)
         return [future.result() for future in futures]
 
+    @timed_as(JudgeStage.WAIT)
     def start_standby(self) -> None:
         """Start the next runner in advance."""
         self._standby.start()
 
+    @timed_as(JudgeStage.WAIT)
     def settle(self) -> None:
         """Wait until the standby runner has started."""
         self._standby.settle()
@@ -203,6 +208,7 @@ class CpuDevice(Device):
     def after_check(self) -> None:
         """Do nothing: a start would disturb the evaluation, and a runner without torch starts at once."""
 
+    @timed_as(JudgeStage.MEMORY)
     def reserve(self, problem: Problem, layouts: Sequence[Layout]) -> bool:
         """Enlarge the memory if one set of a workload does not fit; see `Device.reserve`.
 
@@ -234,6 +240,7 @@ class CpuDevice(Device):
             finally:
                 self._inputs, self._spare_outputs = timed_regions
 
+    @timed_as(JudgeStage.MEMORY)
     def grant(self, runner: Runner, *, sealed: bool = False) -> tuple[dict[str, object], tuple[int, ...]]:
         """Give a runner the shared inputs and its own outputs, without data of an earlier runner; see `Device.grant`.
 

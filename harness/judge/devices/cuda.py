@@ -45,8 +45,9 @@ from harness.judge.input_data.layout import Layout, calibration_layout
 from harness.judge.isolation.resource_limits import GIB, SandboxLimits
 from harness.judge.runners import NoRoom, Runner, RunnerFailed, RunnerPlan
 from harness.judge.shared_memory import Region
+from harness.judge.stages import timed_as
 from harness.model.config import SandboxKind
-from harness.model.judging import DeviceRecord
+from harness.model.judging import DeviceRecord, JudgeStage
 from harness.model.languages import Language, languages_on
 from harness.model.verdict import Trust, Verdict
 from harness.runner import wire
@@ -174,6 +175,7 @@ class CudaDevice(Device):
             }
         )
 
+    @timed_as(JudgeStage.WAIT)
     def runner(self, *, trusted: bool = False, needs_torch: bool = True) -> Runner:
         """Return a new runner from the standby; all have imported torch.
 
@@ -191,6 +193,7 @@ class CudaDevice(Device):
         """Hold the timing lock: shared with judges that also have separate cores, exclusive on this host otherwise."""
         return timing_lock.timing_apart() if self._cores.are_apart else timing_lock.timing()
 
+    @timed_as(JudgeStage.WAIT)
     def start_standby(self) -> None:
         """Start the next runners in advance, including one for the reference.
 
@@ -200,6 +203,7 @@ class CudaDevice(Device):
         require_no_mps()
         self._runners.start()
 
+    @timed_as(JudgeStage.WAIT)
     def settle(self) -> None:
         """Wait until no runner creates or destroys a context, which disturbs the device."""
         self._runners.settle()
@@ -291,6 +295,7 @@ class CudaDevice(Device):
         del workloads
         return self.memory_for(layout, self.calibration.most_calls)
 
+    @timed_as(JudgeStage.MEMORY)
     def memory_for(self, layout: Layout, max_sets: int) -> CudaMemory:
         """Return the judge's own copy of a workload's sets.
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from harness.judge.isolation.resource_limits import GIB
 from harness.judge.runners import Runner, RunnerPlan, Standby
+from harness.judge.stages import timed_as
+from harness.model.judging import JudgeStage
 
 _INDUCTOR = "/inductor"
 
@@ -101,6 +103,7 @@ class CudaRunners:
         runner.begin_kill()
         self._ending.append(runner)
 
+    @timed_as(JudgeStage.WAIT)
     def wait_for_ends(self) -> None:
         """Wait until killed runners have ended, because their ends disturb timings and release device memory."""
         while self._ending:
