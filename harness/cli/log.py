@@ -68,7 +68,7 @@ def log(problem: str | None, *, run: str | None, number: int, cost: bool, as_jso
 
 
 def _show_costs(problem: str | None, run: str | None, *, as_json: bool) -> None:
-    """Print where device time went.
+    """Print the device time by problem and stage.
 
     Raises:
         HarnessError: no entry has a cost.

@@ -45,9 +45,9 @@ class StageTimes:
 
     def count(self) -> None:
         """Add the time since the last count to the present stage."""
-        now = self.clock()
-        self.seconds[self.stage] += now - self._since
-        self._since = now
+        until = self.clock()
+        self.seconds[self.stage] += until - self._since
+        self._since = until
 
     def skip(self) -> None:
         """Do not count the time since the last count."""
@@ -59,13 +59,13 @@ class StageTimes:
         Args:
             shares: seconds that other threads spent by stage; without any, the present stage gets all.
         """
-        now, total = self.clock(), sum(shares.values())
+        until, total = self.clock(), sum(shares.values())
         if total <= 0.0:
             self.count()
             return
         for stage, seconds in shares.items():
-            self.seconds[stage] += (now - self._since) * seconds / total
-        self._since = now
+            self.seconds[stage] += (until - self._since) * seconds / total
+        self._since = until
 
     def cost(self, build_s: float) -> Cost:
         """Return the cost of the request.

@@ -1,4 +1,4 @@
-"""Where device time went: seconds of building and judging by problem and stage, from the index."""
+"""Device time by problem: seconds of building and judging, and of each stage, from the index."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`harness log --cost`: where device time went."""
+"""`harness log --cost`: device time by problem and stage."""
 
 from __future__ import annotations
 
@@ -76,10 +76,10 @@ def test_each_problem_has_its_seconds_and_the_share_of_each_stage(workspace: Wor
 
 
 def test_the_costs_of_one_problem_and_one_run(workspace: Workspace) -> None:
-    one = _cells(harness(workspace.root, "log", SWIGLU, "--cost", "--run", "main").stdout)
-    assert list(one) == [SWIGLU]
-    assert one[SWIGLU]["total"] == "40.0 s"
-    assert "other" not in one[SWIGLU]
+    cells = _cells(harness(workspace.root, "log", SWIGLU, "--cost", "--run", "main").stdout)
+    assert list(cells) == [SWIGLU]
+    assert cells[SWIGLU]["total"] == "40.0 s"
+    assert "other" not in cells[SWIGLU]
 
 
 def test_scripts_get_the_seconds(workspace: Workspace) -> None:

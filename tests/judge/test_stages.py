@@ -23,13 +23,13 @@ from tests.judge.courtroom import judge, write_cpp, write_problem, write_pytorch
 class FakeClock:
     """A clock that stands still until it is advanced."""
 
-    now: float = 100.0
+    time_s: float = 100.0
 
     def __call__(self) -> float:
-        return self.now
+        return self.time_s
 
     def advance(self, seconds: float) -> None:
-        self.now += seconds
+        self.time_s += seconds
 
 
 def _seconds(times: StageTimes) -> dict[str, float]:
@@ -127,13 +127,13 @@ class OtherThreads:
 
     def map(self, work: Callable[[int], int], numbers: Sequence[int]) -> list[int]:
         """Return the results. The waiting thread's time is `waiting_s`, whatever the calls add up to."""
-        begin = self._clock.now
+        begin = self._clock.time_s
         with ThreadPoolExecutor(1) as pool, divided_among_threads() as counted:
             futures = [pool.submit(counted(work), number) for number in numbers]
             try:
                 return [future.result() for future in futures]
             finally:
-                self._clock.now = begin + self._waiting_s
+                self._clock.time_s = begin + self._waiting_s
 
 
 def test_the_time_of_waiting_for_other_threads_is_divided_by_their_stages() -> None:
@@ -206,7 +206,7 @@ def test_a_check_between_two_batches_is_not_a_cost_of_the_evaluation() -> None:
         clock.advance(1)
         idle.serve_check()
         clock.advance(1)
-    assert clock.now == 132
+    assert clock.time_s == 132
     assert _seconds(times) == {"wait": 2}
 
 
