@@ -9,7 +9,8 @@ from typing import Any
 import click
 
 from harness.cli.completion_values import complete_problem
-from harness.cli.display.output import echo_lines, emit, json_option
+from harness.cli.display.cost_table import cost_lines
+from harness.cli.display.output import echo_document, echo_lines, emit, json_option
 from harness.cli.display.standings import speedup_with_margin
 from harness.cli.display.tables import Column, screen_width, table_lines
 from harness.cli.merge_commands import opened
@@ -19,6 +20,7 @@ from harness.git.problem_digests import digest_at
 from harness.git.repo import Repo
 from harness.ledger.entry_rows import Row
 from harness.ledger.index import Index
+from harness.ledger.judging_costs import judging_costs
 from harness.ledger.standings import known_runs
 from harness.ledger.standings_table import microseconds, speedup
 from harness.model.champions import counts
@@ -42,12 +44,16 @@ class _LogLine:
 @click.argument("problem", required=False, shell_complete=complete_problem)
 @click.option("--run", type=RUN, metavar="NAME", help="Entries of this run only.")
 @click.option("-n", "--number", type=COUNT, default=20, show_default=True, help="Number of entries.")
+@click.option("--cost", is_flag=True, help="Show the seconds of judging by problem and stage, of all entries.")
 @json_option
-def log(problem: str | None, *, run: str | None, number: int, as_json: bool) -> None:
+def log(problem: str | None, *, run: str | None, number: int, cost: bool, as_json: bool) -> None:
     """Show the newest ledger entries of PROBLEM (suite/name) or of all problems, the newest last.
 
     The message is the commit's subject, or the reason why the candidate did not pass.
     """
+    if cost:
+        _show_costs(problem, run, as_json=as_json)
+        return
     with opened() as (_, config, repo, index):
         rows = index.rows(problem, run=run, limit=number)
         lines = [_line(index, repo, row) for row in rows]
@@ -59,6 +65,23 @@ def log(problem: str | None, *, run: str | None, number: int, as_json: bool) -> 
     if not as_json:
         echo_lines(table_lines(lines, _columns(one_problem=problem is not None), screen_width()))
         echo_lines(_legend(lines))
+
+
+def _show_costs(problem: str | None, run: str | None, *, as_json: bool) -> None:
+    """Print the device time by problem and stage.
+
+    Raises:
+        HarnessError: no entry has a cost.
+    """
+    with opened() as (_, config, repo, index):
+        costs = judging_costs(index, problem=problem, run=run)
+        reason = None if costs.by_problem else _reason_for_none(index, repo, config, problem, run)
+    if as_json:
+        echo_document(costs.for_scripts())
+    if reason is not None:
+        raise reason
+    if not as_json:
+        echo_lines(cost_lines(costs, screen_width()))
 
 
 def _reason_for_none(index: Index, repo: Repo, config: Config, problem: str | None, run: str | None) -> HarnessError:
@@ -78,8 +101,8 @@ def _exists(repo: Repo, branch: str, problem: str) -> bool:
 
 
 def _for_scripts(row: Row, line: _LogLine) -> dict[str, Any]:
-    fields = {name: value for name, value in row._asdict().items() if name != "weaknesses_text"}
-    return {**fields, "weaknesses": for_scripts(line.row.weaknesses), "message": line.message}
+    fields = {name: value for name, value in row._asdict().items() if not name.endswith("_text")}
+    return {**fields, "stages": row.stages, "weaknesses": for_scripts(line.row.weaknesses), "message": line.message}
 
 
 def _legend(lines: Sequence[_LogLine]) -> list[str]:

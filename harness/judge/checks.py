@@ -13,6 +13,8 @@ from harness.judge.input_data import stress_inputs
 from harness.judge.input_data.inputs import InputSource
 from harness.judge.precision import Truth, find_truth
 from harness.judge.reference import InvalidReferenceError, Outputs, Reference, Value
+from harness.judge.stages import timed_as
+from harness.model.judging import JudgeStage
 from harness.model.problem import Definition, Problem, Tolerance, Workload
 from harness.model.verdict import Verdict
 from harness.sol.problem_tensors import torch_dtype
@@ -76,6 +78,7 @@ class WorkloadSets:
     source: InputSource
     workload: Workload
 
+    @timed_as(JudgeStage.FILL)
     def fill(self, sets: Sequence[Views], kinds: Sequence[str] = (), for_each_set: ForEachSet | None = None) -> None:
         """Overwrite sets with fresh inputs.
 
@@ -136,6 +139,7 @@ class WorkloadCheck:
         """Return a check for another candidate, whose first ordinary calls are compared with float64 again."""
         return replace(self, _ordinary_checks=0)
 
+    @timed_as(JudgeStage.REFERENCE)
     def expected(self, inputs: Sequence[Value]) -> dict[str, torch.Tensor]:
         """Return the reference's outputs by name.
 
@@ -154,6 +158,7 @@ class WorkloadCheck:
                 )
         return outputs
 
+    @timed_as(JudgeStage.COMPARISON)
     def check(self, inputs: Sequence[Value], expected: Outputs, outputs: Outputs, kind: str = "") -> Comparison:
         """Compare every element of a call's outputs.
 
@@ -186,6 +191,7 @@ class WorkloadCheck:
         self._ordinary_checks += 1
         return self._ordinary_checks <= _FLOAT64_CHECKS or not secrets.randbelow(_FLOAT64_CHECK_INTERVAL)
 
+    @timed_as(JudgeStage.TRUTH)
     def _compare_with_float64(self, inputs: Sequence[Value], expected: Outputs, outputs: Outputs) -> str | None:
         truth = self.truth_of(self.reference, inputs, expected)
         if not isinstance(truth, Truth):
@@ -217,6 +223,7 @@ class WorkloadCheck:
             return Comparison()
         return failure
 
+    @timed_as(JudgeStage.TRUTH)
     def _is_ill_posed(
         self, inputs: Sequence[Value], expected: Outputs, outputs: Outputs, first_failure: _FirstFailure
     ) -> bool:
@@ -239,6 +246,7 @@ class WorkloadCheck:
             or first_failure(true, rounded(truth.moved())) is not None
         )
 
+    @timed_as(JudgeStage.REFERENCE)
     def _usual(self) -> dict[str, float]:
         """Return the root mean square of each output for ordinary inputs."""
         if not self._usual_rms:

@@ -77,13 +77,12 @@ def evaluate(task: Task) -> Evaluated:
     except (FormatError, BuildFailed) as error:  # the build raises FormatError for a malformed launch plan
         reason = one_line(error) if isinstance(error, FormatError) else error.reason
         results = [failed(workload, UnusableSolutionError.verdict, reason) for workload in task.problem.workloads]
-        answer = _answer(task, None, results, Cost(build_s=_since(begin)))
+        answer = _answer(task, None, results, time.monotonic() - begin)
         return Evaluated(answer.model_copy(update={"reason": reason}), None)
-    built = time.monotonic()
-    build_s = round(built - begin, 3)
+    build_s = time.monotonic() - begin
     if staged.sealed and staged.binary in task.request.known_binaries:
         repeated = {"verdict": task.request.known_binaries[staged.binary], "measured": False}
-        answer = _answer(task, JudgedCandidate(staged), [], Cost(build_s=build_s))
+        answer = _answer(task, JudgedCandidate(staged), [], build_s)
         return Evaluated(answer.model_copy(update=repeated), staged)
     failpoint("judge.before_rounds")
     candidate = JudgedCandidate(staged)
@@ -95,12 +94,8 @@ def evaluate(task: Task) -> Evaluated:
         candidate = candidate.without_replay(staged, f"replayed, its launches do something else: {failure}")
         results = _results(task, candidate)
     failpoint("judge.before_answer")
-    answer = _answer(task, candidate, results, Cost(build_s=build_s, judge_s=_since(built)))
+    answer = _answer(task, candidate, results, build_s)
     return Evaluated(answer, candidate.staged if candidate.staged.sealed else None)
-
-
-def _since(begin: float) -> float:
-    return round(time.monotonic() - begin, 3)
 
 
 def _read(task: Task) -> Solution:
@@ -151,7 +146,7 @@ def _results(task: Task, candidate: JudgedCandidate) -> list[WorkloadResult]:
 
 
 def _answer(
-    task: Task, candidate: JudgedCandidate | None, results: Sequence[WorkloadResult], cost: Cost
+    task: Task, candidate: JudgedCandidate | None, results: Sequence[WorkloadResult], build_s: float
 ) -> JudgeAnswer:
     verdict, reason = overall(results)
     device, staged = task.judge.device, candidate.staged if candidate is not None else None
@@ -169,5 +164,5 @@ def _answer(
         summary=summarise(results),
         device=device.record(),
         environment=task.judge.environment,
-        cost=cost,
+        cost=Cost(build_s=build_s),
     )

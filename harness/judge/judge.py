@@ -30,12 +30,13 @@ from harness.judge.resources import Progress
 from harness.judge.runners import BaselineFailed
 from harness.judge.sides import Staged
 from harness.judge.solution_check import WaitingChecks
+from harness.judge.stages import not_recorded, recording, timed_as
 from harness.judge.verdict import failed, one_line
 from harness.judge.version import judge_version
 from harness.judge.workload_race import Task
 from harness.model.config import SandboxKind
 from harness.model.counters import CounterReport
-from harness.model.judging import Cost, EnvironmentRecord, JudgeAnswer, JudgeRequest, Summary
+from harness.model.judging import Cost, EnvironmentRecord, JudgeAnswer, JudgeRequest, JudgeStage, Summary
 from harness.model.problem import Problem, Workload
 from harness.model.verdict import Verdict
 from harness.sol.cpu import measured_cpu
@@ -92,6 +93,12 @@ class Judge:
             ConfigurationError: a part of this machine that the judge needs is missing.
         """
         failpoint("judge.request")
+        with recording() as times:
+            answer = self._answer(request, progress)
+        return answer.model_copy(update={"cost": times.cost(answer.cost.build_s)})
+
+    def _answer(self, request: JudgeRequest, progress: Progress) -> JudgeAnswer:
+        """Return the answer; of its cost, only `build_s` is set."""
         try:
             data_root = Path(request.data_root) if request.data_root else None
             problem = load_problem(Path(request.problem_dir), key=request.problem, data_root=data_root)
@@ -158,6 +165,7 @@ class Judge:
         answer = self._refused(request, Verdict.PASSED, "a profile has no verdict")
         return answer.model_copy(update={"counters": report, "device": device})
 
+    @timed_as(JudgeStage.REFERENCE)
     def _try_reference(self, problem: Problem, reference: Reference) -> None:
         """Run a reference once, on the problem's smallest workload, before other work on the problem.
 
@@ -196,8 +204,9 @@ class Judge:
             measured_cpu(self.cache_dir, remeasure=True)
             self._bounds.clear()
 
+    @not_recorded()
     def serve_check(self) -> float:
-        """Serve a waiting check if it is due. Return the seconds that it took."""
+        """Serve a waiting check if it is due. Return the seconds that it took, which are not a cost of the request."""
         return self._checks.serve_next() if self._checks is not None else 0.0
 
     def _refused(

@@ -18,6 +18,8 @@ from harness.judge.isolation.process_tree import is_descendant
 from harness.judge.memory_forecast import forecast
 from harness.judge.memory_plan import MemoryPlan, MemoryState, plan_memory
 from harness.judge.runners import BaselineFailed, NoDeviceMemory, RunnerFailed, RunnerOutOfMemory
+from harness.judge.stages import timed_as
+from harness.model.judging import JudgeStage
 from harness.model.problem import Problem, Workload
 from harness.model.verdict import Verdict
 
@@ -41,6 +43,7 @@ class MemoryPlanner:
     def __init__(self, device: Device, problem: Problem, end_kept: Callable[[], None]) -> None:
         self._device, self._problem, self._end_kept = device, problem, end_kept
 
+    @timed_as(JudgeStage.MEMORY)
     def plan(self, clock: Clock, workload: Workload, *, sparing: bool = False) -> MemoryPlan | None:
         """Return what a workload may use; None on a device whose memory needs no plan.
 
@@ -67,6 +70,7 @@ class MemoryPlanner:
         calls, predicted = clock.most_calls(workloads), forecast(self._problem, workload)
         return plan_memory(state, layout, predicted, calls, sparing=sparing)
 
+    @timed_as(JudgeStage.MEMORY)
     def make_room(self) -> None:
         """End every runner that is kept for later, and give cached memory back."""
         self._end_kept()

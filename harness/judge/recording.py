@@ -25,8 +25,9 @@ from harness.judge.memory_plan import MemoryPlan
 from harness.judge.runners import Runner, RunnerFailed
 from harness.judge.shared_memory import Region
 from harness.judge.sides import Side, Stage, Staged, binary_hash
+from harness.judge.stages import timed_as
 from harness.model import launches
-from harness.model.judging import BuildReport
+from harness.model.judging import BuildReport, JudgeStage
 from harness.model.problem import Workload
 from harness.runner import wire
 from harness.runner.cubin import MalformedCubinError, check_size
@@ -205,6 +206,7 @@ def _checked_call(side: Side, recordable: RecordableWorkload, within_s: float) -
     return batch.readings[-1].placement, batch.ns
 
 
+@timed_as(JudgeStage.CANDIDATE)
 def _recorded_call(runner: Runner, layout: Layout, placement: int) -> RecordedCall:
     """Repeat the last call with recording, on the inputs that are still at its placement."""
     region = Region(_LARGEST, sealed=False)

@@ -19,12 +19,15 @@ from harness.judge.devices.interface import Batch, Clock, Connection, Memory, Ru
 from harness.judge.input_data.layout import Layout
 from harness.judge.memory_plan import MemoryPlan
 from harness.judge.runners import BaselineFailed, Runner, RunnerFailed, RunnerOutOfMemory
+from harness.judge.stages import timed_as
 from harness.model.config import SandboxKind
-from harness.model.judging import BuildReport
+from harness.model.judging import BuildReport, JudgeStage, Variant
 from harness.model.problem import Problem, Workload
 from harness.model.solution import Solution
 from harness.runner.messages import Program
 
+COMPILED: tuple[Variant, ...] = ("compile", "max_autotune")
+"""Variants whose first call takes long."""
 _COMPILED_S, _COMPILING_S, _REFERENCE_S = 10.0, 90.0, 240.0
 """Seconds that a first call may take: Python may compile then, compiled code may not."""
 
@@ -41,6 +44,8 @@ class Side:
     """Launch plans of a sealed solution by workload."""
     is_baseline: bool = False
     """A failure of this side is one of the problem, and not of a candidate."""
+    _stage: JudgeStage = JudgeStage.CANDIDATE
+    """Stage of the next batch."""
 
     @property
     def runner(self) -> Runner:
@@ -52,6 +57,7 @@ class Side:
         """True for the reference and for library baselines."""
         return self.connection.trust is RunnerTrust.REFERENCE
 
+    @timed_as(JudgeStage.MEMORY)
     def prepare(
         self, workload: Workload, layout: Layout, slots: int, variant: str = "", plan: MemoryPlan | None = None
     ) -> None:
@@ -72,6 +78,8 @@ class Side:
         launches = self.launches.get(workload.uuid)
         with self._as_baseline(variant):
             self.clock.prepare(self.connection, layout, slots, variant=variant, launches=launches, plan=plan)
+        if self.is_baseline:
+            self._stage = JudgeStage.COMPILE if variant in COMPILED else JudgeStage.OPPONENT
 
     def batch(self, memory: Memory, slots: range | list[int], within_s: float) -> Batch:
         """Run one timed batch; see `Clock.time_calls`.
@@ -86,8 +94,11 @@ class Side:
             RunnerOutOfMemory: it did not get device memory.
             BaselineFailed: the same as RunnerFailed, of a baseline.
         """
-        with self._as_baseline():
-            return self.clock.time_calls(self.connection, memory, slots, within_s)
+        with self._as_baseline(), timed_as(self._stage):
+            batch = self.clock.time_calls(self.connection, memory, slots, within_s)
+        if self.is_baseline:
+            self._stage = JudgeStage.OPPONENT
+        return batch
 
     @contextlib.contextmanager
     def _as_baseline(self, variant: str = "") -> Iterator[None]:
@@ -103,6 +114,7 @@ class Side:
             name = f" ({variant})" if variant else ""
             raise BaselineFailed(f"the baseline{name} failed: {failure.reason}", broken=failure) from failure
 
+    @timed_as(JudgeStage.WAIT)
     def close(self) -> None:
         """End the runner."""
         self.clock.close(self.connection)
@@ -143,6 +155,7 @@ class Staged:
         return bool(self.plans)
 
 
+@timed_as(JudgeStage.BUILD)
 def stage_solution(problem: Problem, solution: Solution, *, cache_dir: Path, sandbox: SandboxKind) -> Staged:
     """Build a solution whose language needs it, and return it ready to be loaded.
 
@@ -225,6 +238,7 @@ def stage_reference(source: str) -> Staged:
     return Staged(put, _REFERENCE_S)
 
 
+@timed_as(JudgeStage.WAIT)
 def load(clock: Clock, runner: Runner, staged: Staged, trust: RunnerTrust, *, is_baseline: bool = False) -> Side:
     """Load a solution into a fresh runner, and end the runner if that fails.
 

@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from harness.judge.clock import counted_call_ns, disturbed, subtracted_ns
 from harness.judge.devices.interface import Batch, Clock, Memory, Reading
 from harness.judge.sides import Side
+from harness.judge.stages import timed_as
 from harness.model.interval import geometric_mean
+from harness.model.judging import JudgeStage
 from harness.model.verdict import Trust
 
 _LAUNCH_BOUND_WIDER = 4.0
@@ -110,7 +112,7 @@ def run_block(race: Race, fill: Callable[[int], None], check: Callable[[Race], i
     checked = 0
     for half in (order[:2], order[2:]):
         fill(race.sets)
-        with clock.hardware.timing():
+        with timed_as(JudgeStage.WAIT), clock.hardware.timing():
             for index in half:
                 timed = sides[index]
                 batches[index].append(timed.side.batch(race.memory, range(timed.calls), timed.within_s))

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from harness.failpoints import failpoint
-from harness.judge.baseline.baseline_runners import COMPILED
 from harness.judge.baseline.slowdown import slowed_by, time_baseline_alone
 from harness.judge.checked_calls import CheckedCalls
 from harness.judge.checks import Tally, WorkloadCheck, WorkloadSets
@@ -22,7 +21,7 @@ from harness.judge.reference import Reference
 from harness.judge.resources import Progress, Resources
 from harness.judge.rounds import Rounds
 from harness.judge.runners import RunnerFailed
-from harness.judge.sides import Side, Staged, load
+from harness.judge.sides import COMPILED, Side, Staged, load
 from harness.judge.single_calls import REPETITIONS
 from harness.judge.timing import TimedBlocks
 from harness.judge.verdict import correct, failed, timed, with_bounds

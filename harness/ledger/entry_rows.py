@@ -13,6 +13,7 @@ from harness.formats.ledger_documents import in_newest_format
 from harness.formats.ledger_quick_parse import parse_quickly
 from harness.model.entry import Entry
 from harness.model.interval import geometric_mean
+from harness.model.judging import JudgeStage
 from harness.model.weaknesses import MeasurementFacts, Weakness, facts_of_document, from_text, to_text, weaknesses
 
 # The ledger's writer puts each top-level key at the start of a line and never breaks a string: a block ends at the
@@ -67,14 +68,27 @@ class Row(NamedTuple):
     """Geometric mean of the workloads' speed-of-light bounds; null unless each has one."""
     cost_s: float | None = None
     """Seconds of building and judging."""
+    stages_text: str | None = None
+    """`stages` as one column of text; null without any."""
     note: str | None = None
     weaknesses_text: str | None = None
     """`weaknesses` as one column of text; null without any."""
 
     @property
+    def stages(self) -> dict[JudgeStage, float]:
+        """Seconds of building and judging by stage; empty in older entries."""
+        return stages_from_text(self.stages_text)
+
+    @property
     def weaknesses(self) -> tuple[Weakness, ...]:
         """Reasons that weaken the entry's numbers."""
         return from_text(self.weaknesses_text)
+
+
+def stages_from_text(text: str | None) -> dict[JudgeStage, float]:
+    """Return the seconds by stage in a row's `stages_text`."""
+    words = (text or "").split()
+    return {JudgeStage(name): float(seconds) for name, seconds in zip(words[::2], words[1::2], strict=True)}
 
 
 _OPTIONAL = ("cites", "judge_protocol", "verdict", "reason", "trust", "note", "answered_from")
@@ -152,6 +166,7 @@ def _row(document: Mapping[str, Any], where: str, baseline_of: BaselineOf, times
             "latency_us": _mean_time(times["latency_us"]),
             "bound_us": _mean_time(bounds) if len(bounds) == summary.get("of") else None,
             "cost_s": float(cost.get("build_s", 0)) + float(cost.get("judge_s", 0)) if cost else None,
+            "stages_text": _stages_text(cost.get("stages") or {}),
             "weaknesses_text": to_text(
                 weaknesses(facts_of_document(document), baseline_of(document["kind"], document.get("cites")))
             ),
@@ -159,6 +174,11 @@ def _row(document: Mapping[str, Any], where: str, baseline_of: BaselineOf, times
         return Row(**values)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise LedgerError(f"not a ledger entry: {error!r}", where=where) from error
+
+
+def _stages_text(stages: Mapping[str, float]) -> str | None:
+    """Return the text of a row's stages, such as `build 0.5 fill 1.25`; None without any."""
+    return " ".join(f"{JudgeStage(name)} {float(seconds)}" for name, seconds in stages.items()) or None
 
 
 def _mean_time(times: Sequence[float]) -> float | None:

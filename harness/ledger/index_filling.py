@@ -25,7 +25,7 @@ from harness.model.verdict import EntryKind
 from harness.model.weaknesses import MeasurementFacts, facts_of_document
 from harness.workspace.directories import Workspace
 
-SCHEMA = "kernel-harness index 6"
+SCHEMA = "kernel-harness index 7"
 Progress = Callable[[int, int], None]
 """Called with the bytes of the ledger read so far, and the bytes to read."""
 

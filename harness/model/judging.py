@@ -7,9 +7,19 @@ all fields of an entry except the chain, the run and the time.
 from __future__ import annotations
 
 import uuid
-from typing import Annotated, Literal
+from enum import StrEnum
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, StringConstraints, ValidationError, ValidationInfo, model_validator
+from pydantic import (
+    BaseModel,
+    Field,
+    SerializerFunctionWrapHandler,
+    StringConstraints,
+    ValidationError,
+    ValidationInfo,
+    model_serializer,
+    model_validator,
+)
 
 from harness.model.base_models import LenientModel, StrictModel
 from harness.model.counters import CounterReport, KernelResources
@@ -107,11 +117,42 @@ class Recording(StrictModel):
     """Reason for no replay; the bounded clock timed the solution then."""
 
 
+class JudgeStage(StrEnum):
+    """Stage of serving a request. Stages are exclusive."""
+
+    WAIT = "wait"
+    """Starts, loading and ends of runners, and the host's timing lock."""
+    BUILD = "build"
+    COMPILE = "compile"
+    """First call of a compiled form of the reference on a workload."""
+    FILL = "fill"
+    """Inputs are drawn."""
+    CANDIDATE = "candidate"
+    """Batches of the candidate."""
+    OPPONENT = "opponent"
+    """Batches of baselines."""
+    REFERENCE = "reference"
+    """The judge computes expected outputs."""
+    TRUTH = "truth"
+    """The judge applies the rule on precision, with the reference in float64."""
+    COMPARISON = "comparison"
+    MEMORY = "memory"
+    """Memory is allocated, and mapped in runners."""
+    OTHER = "other"
+
+
 class Cost(StrictModel):
-    """Seconds of building and judging."""
+    """Seconds of serving a request: of building the candidate, of all the rest, and of both together by stage."""
 
     build_s: float = 0.0
     judge_s: float = 0.0
+    stages: dict[JudgeStage, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
+    """Stage -> seconds, only stages that took time; empty in older entries."""
+
+    @model_serializer(mode="wrap")
+    def _without_empty_stages(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Return the fields; an entry without stages keeps its bytes."""
+        return {name: value for name, value in handler(self).items() if value != {}}
 
 
 class DeviceRecord(LenientModel):

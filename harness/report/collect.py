@@ -15,6 +15,7 @@ from harness.errors import LedgerError
 from harness.formats.ledger_documents import parse
 from harness.git.repo import Repo
 from harness.ledger.index import Index
+from harness.ledger.judging_costs import JudgingCost, judging_costs
 from harness.ledger.ledger import read_documents, read_records
 from harness.ledger.standings import Standing, standings
 from harness.ledger.standings_table import outdated_note, weakness_notes
@@ -102,6 +103,7 @@ def collect(
         "moves": _moves(repo, branch, run, target, begin),
         "spend": _spend(dots, accounts, begin),
         "verdicts": _verdicts(dots),
+        "costs": _costs(index, run, target),
     }
 
 
@@ -228,6 +230,23 @@ def _spend(dots: dict[str, list[EvaluationDot]], accounts: list[Json], begin: da
         if number % stride == 0 or number == len(events) - 1:
             points.append([at, short(device) or 0.0, short(usd) or 0.0])
     return points
+
+
+def _costs(index: Index, run: str, target: str) -> Json:
+    """Return the seconds of judging by stage, in the order of `stages`: of all problems, and a row for each problem."""
+    costs = judging_costs(index, run=run, target=target)
+    stages = list(costs.of_all.stages)
+
+    def row(cost: JudgingCost) -> Json:
+        return {
+            "key": cost.problem,
+            "entries": sum(cost.entries.values()),
+            "total_s": short(cost.total_s),
+            "median_s": short(cost.median_s),
+            "stages": [short(cost.stages.get(stage, 0.0)) for stage in stages],
+        }
+
+    return {"stages": stages, "all": row(costs.of_all), "problems": [row(cost) for cost in costs.by_problem]}
 
 
 def _verdicts(dots: dict[str, list[EvaluationDot]]) -> Json:

@@ -1,7 +1,7 @@
 "use strict";
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
-  const { meta, headline, problems, moves, spend, verdicts } = data;
+  const { meta, headline, problems, moves, spend, verdicts, costs } = data;
   const $ = (id) => document.getElementById(id);
   const { h, s, times, interval, plain, latency, duration, count, chart, text, line, niceSteps, logSteps, timeSteps, stateColumn, drawHeads, byColumn } = Charts;
 
@@ -261,6 +261,21 @@
     $("verdicts-legend").replaceChildren(...names.map((name) => h("span", {}, [h("i", { style: `background:${color[name]}` }), `${name} ${verdicts.totals[name].toLocaleString("en")} (${((100 * verdicts.totals[name]) / total).toFixed(1)} %)`])));
   }
 
+  const percent = (part, whole) => (!part ? "–" : part < whole / 100 ? "<1 %" : `${Math.round((100 * part) / whole)} %`);
+  const costColumns = [
+    ["Problem", (one) => one.key, (one) => one.key || "all problems", true],
+    ["Entries", (one) => one.entries, (one) => one.entries.toLocaleString("en")],
+    ["Total", (one) => one.total_s, (one) => duration(one.total_s / 3600)],
+    ["Median", (one) => one.median_s, (one) => duration(one.median_s / 3600)],
+    ...costs.stages.map((name, at) => [name, (one) => one.stages[at] / one.total_s, (one) => percent(one.stages[at], one.total_s)]),
+  ];
+  const costSorting = { column: 2, down: true };
+  function drawCosts() {
+    const rows = [costs.all, ...[...costs.problems].sort(byColumn(costColumns[costSorting.column], costSorting.down))];
+    $("costs").tBodies[0].replaceChildren(...rows.map((one) => h("tr", {}, costColumns.map(([, , cell, words]) => h("td", { class: words ? "text" : null }, cell(one))))));
+    $("costs-sub").textContent = "Seconds of building and judging of evaluations, confirmations and baselines, and the share of each stage";
+  }
+
   function drawDuplicates() {
     const rows = problems.filter((one) => one.duplicates).sort((a, b) => b.duplicates - a.duplicates).slice(0, 12);
     const share = headline.evaluations ? (100 * headline.duplicates) / headline.evaluations : 0;
@@ -319,6 +334,8 @@
   drawMoves();
   drawSpend();
   drawVerdicts();
+  drawHeads($("costs"), costColumns, costSorting, drawCosts);
+  drawCosts();
   drawDuplicates();
   const asked = /^#p=(.+)$/.exec(location.hash);
   const named = asked && problems.find((one) => one.key === decodeURIComponent(asked[1]));

@@ -118,6 +118,8 @@ def test_every_part_is_drawn(watched: WatchedPage) -> None:
     for name in ("#speedups rect", "#scores rect", "#moves rect", "#verdicts rect", "#spend path"):
         assert page.locator(name).count() > 0, name
     expect(page.locator("#problems tbody tr")).to_have_count(PROBLEMS)
+    expect(page.locator("#costs tbody tr")).to_have_count(PROBLEMS + 1)
+    expect(page.locator("#costs tbody tr").first).to_contain_text("all problems")
 
 
 def test_the_table_sorts(watched: WatchedPage) -> None:

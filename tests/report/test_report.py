@@ -15,6 +15,7 @@ from harness.git.repo import Repo
 from harness.ledger.index import Index
 from harness.ledger.ledger import Ledger
 from harness.model.entry import EntryDraft
+from harness.model.judging import Cost, JudgeStage
 from harness.report import problem_summary
 from harness.report.collect import collect
 from harness.report.page import render
@@ -217,6 +218,23 @@ def test_moves_and_money_are_shown(page: str) -> None:
     assert data["headline"]["usd"] == pytest.approx(spent[-1], abs=0.01)
 
 
+def test_the_device_time_is_shown_by_problem_and_stage(tmp_path: Path) -> None:
+    workspace = make_workspace(tmp_path / "w", {f"problems/{PROBLEM}/definition.json": "{}"})
+    stages = {JudgeStage.CANDIDATE: 4.0, JudgeStage.FILL: 2.0}
+    with Repo(workspace) as repo, Ledger(workspace, repo, branch="main") as ledger:
+        ledger.append(draft("baseline"))  # 1 s without stages
+        ledger.append(draft(cites=1).model_copy(update={"cost": Cost(judge_s=6.0, stages=stages)}))
+        ledger.append(draft(run="other", tree="e" * 40))
+    assert harness(workspace.root, "report", "-o", "r.html").returncode == 0
+    page = (workspace.root / "r.html").read_text()
+    costs = data_of(page)["costs"]
+    assert costs["stages"] == ["fill", "candidate", "other"]
+    row = {"key": PROBLEM, "entries": 2, "total_s": 7.0, "median_s": 3.5, "stages": [2.0, 4.0, 1.0]}
+    assert costs["problems"] == [row]
+    assert costs["all"] == {**row, "key": None}
+    assert '<table id="costs">' in page
+
+
 def test_it_refers_to_nothing_outside(page: str) -> None:
     without_data = re.sub(r'<script type="application/json".*?</script>', "", page, flags=re.DOTALL)
     addresses = set(re.findall(r"(?:https?:)?//[\w.]+\.[a-z]+[^\s\"'`)]*", without_data))
@@ -244,6 +262,7 @@ def test_an_empty_run_has_a_page_too(tmp_path: Path) -> None:
     assert completed.returncode == 0, completed.stderr
     data = data_of((workspace.root / "r.html").read_text())
     assert (data["headline"]["confirmed"], data["moves"], data["spend"]) == (0, [], [])
+    assert (data["costs"]["problems"], data["costs"]["all"]["total_s"]) == ([], 0)
 
 
 def test_an_older_form_of_a_problem_is_not_in_its_trajectory(tmp_path: Path) -> None:

@@ -28,8 +28,6 @@ from harness.model.problem import Problem, Workload
 _KEPT = 3
 _COMPILE_S = 240.0
 BASELINE_DIRECTORY = "baseline"
-COMPILED: tuple[Variant, ...] = ("compile", "max_autotune")
-"""Variants whose first call takes long."""
 
 
 def has_own_baseline(problem: Problem) -> bool:

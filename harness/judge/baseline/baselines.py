@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from harness.judge.baseline.baseline_runners import COMPILED, Opponents, has_own_baseline
+from harness.judge.baseline.baseline_runners import Opponents, has_own_baseline
 from harness.judge.baseline.slowdown import PATIENCE_S, timed_call_ns
 from harness.judge.checks import WorkloadCheck, WorkloadSets
 from harness.judge.clock import calls_for, per_call_ns
@@ -17,7 +16,7 @@ from harness.judge.reference import Reference
 from harness.judge.requested_baselines import is_library, requested_variants
 from harness.judge.resources import Progress, Resources
 from harness.judge.runners import BaselineFailed, RunnerFailed
-from harness.judge.sides import Side
+from harness.judge.sides import COMPILED, Side
 from harness.model.interval import geometric_mean
 from harness.model.judging import (
     Baselines,
@@ -54,7 +53,7 @@ def measure(
     Raises:
         BaselineFailed: the reference itself, run eagerly on the device's own clock, fails.
     """
-    begin, device = time.monotonic(), judge.device
+    device = judge.device
     on, copy_all = device.hardware.memory_on, device.hardware.copy_all
     source = InputSource(problem, reference=reference, device=on, copy_all=copy_all)
 
@@ -80,7 +79,7 @@ def measure(
         environment=judge.environment.model_copy(
             update={name: reasons for name, reasons in missing.items() if reasons}
         ),
-        cost=Cost(judge_s=round(time.monotonic() - begin, 3)),
+        cost=Cost(),
         baselines=times,
         sealed_baselines=sealed,
     )

@@ -17,6 +17,8 @@ from harness.judge.checks import WorkloadSets
 from harness.judge.clock import calls_for, per_call_ns
 from harness.judge.devices.interface import Memory
 from harness.judge.sides import Side
+from harness.judge.stages import timed_as
+from harness.model.judging import JudgeStage
 
 _BATCHES = 6
 PATIENCE_S = 60.0
@@ -59,7 +61,7 @@ def timed_call_ns(side: Side, memory: Memory, sets: WorkloadSets, calls: int) ->
         BaselineFailed: the baseline broke.
     """
     sets.fill([memory.views(slot) for slot in range(calls)])
-    with side.clock.hardware.timing():
+    with timed_as(JudgeStage.WAIT), side.clock.hardware.timing():
         batch = side.batch(memory, range(calls), PATIENCE_S)
     return per_call_ns(batch, calls, side.clock.calibration)
 

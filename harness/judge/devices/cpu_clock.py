@@ -26,6 +26,8 @@ from harness.judge.native import Exchanged, Native
 from harness.judge.reference import Value
 from harness.judge.runners import Runner, RunnerFailed
 from harness.judge.shared_memory import OutputPool, Region, poison_outputs
+from harness.judge.stages import timed_as
+from harness.model.judging import JudgeStage
 from harness.model.verdict import Trust, Verdict
 from harness.runner import wire
 from harness.runner.messages import HostMemory, Load, Program
@@ -108,6 +110,7 @@ class CpuClock(Clock):
             "calibration_age_s": round(time.monotonic() - self._calibrated_at),
         }
 
+    @timed_as(JudgeStage.MEMORY)
     def reserve(self, layouts: Sequence[Layout]) -> bool:
         """Enlarge the memory if one set of a workload does not fit; see `Clock.reserve`.
 

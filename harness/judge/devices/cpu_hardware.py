@@ -21,6 +21,7 @@ from harness.judge.devices.cpu_scheduling import Steal, processor_name, worker_c
 from harness.judge.devices.interface import DeviceHardware, T
 from harness.judge.input_data.copies import BatchedCopy
 from harness.judge.native import load_native
+from harness.judge.stages import divided_among_threads
 from harness.model.languages import Language, languages_on
 from harness.workspace import timing_lock
 
@@ -99,8 +100,9 @@ class CpuHardware(DeviceHardware):
         """
         if self._pool is None or len(slots) < 2:
             return [work(slot) for slot in slots]
-        futures = [self._pool.submit(work, slot) for slot in slots]
-        wait(futures)
+        with divided_among_threads() as counted:
+            futures = [self._pool.submit(counted(work), slot) for slot in slots]
+            wait(futures)
         return [future.result() for future in futures]
 
     def close(self) -> None:

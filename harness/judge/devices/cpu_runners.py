@@ -8,6 +8,8 @@ from pathlib import Path
 
 from harness.judge.devices.interface import RunnerPool, RunnerTrust
 from harness.judge.runners import Runner, RunnerPlan, Standby
+from harness.judge.stages import timed_as
+from harness.model.judging import JudgeStage
 
 _CACHE, _INDUCTOR = "TORCHINDUCTOR_CACHE_DIR", "/inductor"
 _WITHOUT_TORCH = {"HARNESS_RUNNER_TORCH": "0"}
@@ -28,6 +30,7 @@ class CpuRunners(RunnerPool):
         self._inductor.mkdir(parents=True, exist_ok=True)
         self._standby = Standby(lambda: Runner(plan))
 
+    @timed_as(JudgeStage.WAIT)
     def take(self, trust: RunnerTrust, *, needs_torch: bool = True) -> Runner:
         """Return a new runner; see `RunnerPool.take`.
 
@@ -48,10 +51,12 @@ class CpuRunners(RunnerPool):
     def _with_env(self, env: Mapping[str, str]) -> RunnerPlan:
         return replace(self.plan, env={**self.plan.env, **env})
 
+    @timed_as(JudgeStage.WAIT)
     def start_standby(self) -> None:
         """Start the next runner in advance."""
         self._standby.start()
 
+    @timed_as(JudgeStage.WAIT)
     def settle(self) -> None:
         """Wait until the standby runner has started."""
         self._standby.settle()

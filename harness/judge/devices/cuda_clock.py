@@ -30,6 +30,8 @@ from harness.judge.isolation.resource_limits import GIB
 from harness.judge.memory_plan import MemoryPlan, fitting_sets, placement_count
 from harness.judge.runners import NoDeviceMemory, Runner, RunnerFailed
 from harness.judge.shared_memory import Region
+from harness.judge.stages import timed_as
+from harness.model.judging import JudgeStage
 from harness.model.verdict import Trust, Verdict
 from harness.runner import wire
 from harness.runner.doorbell import Request, create_page
@@ -181,6 +183,7 @@ class CudaClock(Clock):
         """
         return self._timer.most_calls(workloads)
 
+    @timed_as(JudgeStage.MEMORY)
     def memory(self, layout: Layout, workloads: int = 1, plan: MemoryPlan | None = None) -> CudaMemory:
         """Return the judge's own copy of a workload's sets.
 

@@ -10,6 +10,8 @@ from harness.judge.devices.cuda_environment import require_no_mps
 from harness.judge.devices.interface import RunnerPool, RunnerTrust
 from harness.judge.isolation.resource_limits import GIB
 from harness.judge.runners import Runner, RunnerPlan, Standby
+from harness.judge.stages import timed_as
+from harness.model.judging import JudgeStage
 
 _INDUCTOR = "/inductor"
 
@@ -71,6 +73,7 @@ class CudaRunners(RunnerPool):
         }
         return Runner(replace(self._plan, env=env), writable={self._inductor: inside} if confined else None)
 
+    @timed_as(JudgeStage.WAIT)
     def take(self, trust: RunnerTrust, *, needs_torch: bool = True) -> Runner:
         """Return a new runner that can load a solution; all have imported torch.
 
@@ -85,6 +88,7 @@ class CudaRunners(RunnerPool):
         """Return a new runner for the judge's own calls, which is like those of candidates."""
         return self._standby.take()
 
+    @timed_as(JudgeStage.WAIT)
     def start_standby(self) -> None:
         """Start the next runners in advance, and warm up those that have imported. Not allowed during a timing.
 
@@ -103,6 +107,7 @@ class CudaRunners(RunnerPool):
             self._standby.start()
         self._standby.settle()
 
+    @timed_as(JudgeStage.WAIT)
     def settle(self) -> None:
         """Wait until no start of a runner can disturb a timing, and until killed runners have ended."""
         self._standby.settle()
@@ -114,6 +119,7 @@ class CudaRunners(RunnerPool):
         runner.begin_kill()
         self._ending.append(runner)
 
+    @timed_as(JudgeStage.WAIT)
     def wait_for_ends(self) -> None:
         """Wait until killed runners have ended, because their ends disturb timings and release device memory."""
         while self._ending:

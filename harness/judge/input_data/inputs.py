@@ -24,6 +24,8 @@ from harness.judge.input_data.layout import layout_of
 from harness.judge.input_data.random_values import dependent_values, independent_values
 from harness.judge.input_data.roles import Purpose, Role, purpose_of
 from harness.judge.reference import InvalidReferenceError, Reference, Value, load_reference
+from harness.judge.stages import timed_as
+from harness.model.judging import JudgeStage
 from harness.model.problem import Problem, SafetensorsInput, ScalarInput, Workload
 from harness.sol.problem_tensors import tensor_of_file, torch_dtype
 
@@ -88,6 +90,7 @@ class InputSource:
         self.for_host_code = True
         """False if only sealed or recorded code receives the inputs: it keeps nothing from one call to the next."""
 
+    @timed_as(JudgeStage.FILL)
     def draw(self, workload: Workload) -> dict[str, Value]:
         """Return new inputs of a workload by name, in declaration order: tensors and Python scalars.
 
@@ -106,6 +109,7 @@ class InputSource:
         self.refill(workload, tensors)
         return dict(zip(tensors, layout.input_values(tensors), strict=True))
 
+    @timed_as(JudgeStage.FILL)
     def refill(self, workload: Workload, into: Mapping[str, torch.Tensor]) -> None:
         """Overwrite tensors with new inputs.
 

@@ -11,6 +11,7 @@ from harness.ledger.entry_rows import row_of
 from harness.ledger.index import Index
 from harness.ledger.ledger import Ledger
 from harness.model.interval import geometric_mean
+from harness.model.judging import Cost, JudgeStage
 from harness.model.verdict import Verdict
 from harness.workspace.directories import Workspace
 from tests.ledger.ledgers import DIGEST, JUDGE, PROBLEM, draft, fill, workload
@@ -49,6 +50,23 @@ def test_a_row_has_the_values_of_its_entry(ledger: Ledger, index: Index, repo: R
     first, second = (work.latency_us for work in entry.workloads)
     assert row.latency_us == pytest.approx(((first or 0) * (second or 0)) ** 0.5)
     assert row.bound_us == pytest.approx(geometric_mean([work.sol_us or 0 for work in entry.workloads]))
+
+
+def test_a_row_has_the_stages_of_its_cost(ledger: Ledger, index: Index, repo: Repo) -> None:
+    stages = {JudgeStage.BUILD: 0.5, JudgeStage.COMPARISON: 1e-3, JudgeStage.OTHER: 2.0}
+    entry = ledger.append(draft().model_copy(update={"cost": Cost(build_s=0.5, judge_s=2.001, stages=stages)}))
+    ledger.append(draft(tree="e" * 40))
+    assert index.refresh(repo) == []
+    row, without_stages = index.rows()
+    assert row.stages == stages
+    assert row.cost_s == pytest.approx(2.501)
+    assert without_stages.stages == {}
+    assert index.entry(PROBLEM, 1) == entry
+    raw = render_entry(entry)
+    assert b"stages: {build: 0.5, comparison: 0.001, other: 2.0}" in raw
+    assert b"stages" not in render_entry(entry.model_copy(update={"cost": Cost(judge_s=1.0)}))
+    with pytest.raises(LedgerError, match="not a ledger entry"):
+        row_of(raw.replace(b"comparison: ", b"nothing: "), "x")
 
 
 def test_a_row_has_no_bound_unless_each_workload_has_one(ledger: Ledger) -> None:
