@@ -123,10 +123,10 @@ def test_an_unexpected_end_of_the_commit_thread_is_reported_and_the_entries_are_
         recorder.flush()
         recorder.close()
     recorder.flush()  # joins the failed thread, reports it, and starts the next commit
-    written = status.write(DaemonStatus(pid=1), force=True)
+    record = status.write(DaemonStatus(pid=1), force=True)
     recorder.close()
-    assert written is not None
-    [message] = written.messages
+    assert record is not None
+    [message] = record.messages
     assert message.startswith("entries cannot be committed now")
     reports = list(site.workspace.crashes.glob("crash-*.txt"))
     assert len(reports) == isinstance(error, Exception)
