@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from harness.agents.agent_tools import AgentTools
 from harness.agents.model_access.meter import Meter
-from harness.agents.session import Event, ToolUse
+from harness.agents.session import End, Event, ToolUse
 from harness.git.repo import Repo
 from harness.ledger.accounts import Account, Spent, accounts_set_aside, recorded_accounts, total, unrecorded_accounts
 from harness.ledger.reservations import Reservation
@@ -181,6 +181,11 @@ class Governor:
     def out_of_budget(self) -> str | None:
         """Return the reached limit of the session, the worker or the run; None without one. Thread-safe."""
         return self.request_refusal() or reached_limit(self.limits)
+
+    def end_at_limit(self, end: End) -> End:
+        """Return a session's end: `budget` if it failed after a limit was reached, because its request was refused."""
+        limit = self.out_of_budget() if end.reason == "failed" else None
+        return End("budget", limit) if limit else end
 
     def misbehaviour(self, event: Event) -> str | None:
         """Return the reason to end a session that still has budget; None without one.
