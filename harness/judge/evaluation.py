@@ -344,9 +344,8 @@ class Evaluation:
 
     def _bounded(self, bounds: Bounds | NoBoundError, result: WorkloadResult) -> WorkloadResult:
         if isinstance(bounds, NoBoundError):
-            reason = bounds.message.removeprefix("no bound: ")
             fix = f" ({bounds.remedy})" if bounds.remedy else ""
-            return result.model_copy(update={"note": f"no bound: {reason}{fix}"})
+            return result.model_copy(update={"note": f"no bound: {bounds.message}{fix}"})
         return with_bounds(result, bounds.sol_us, bounds.floor_us, "measured" if bounds.is_measured else "listed")
 
     def _serve_check(self) -> float:
