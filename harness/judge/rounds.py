@@ -25,10 +25,9 @@ from harness.judge.runners import BaselineFailed, RunnerFailed
 from harness.judge.sides import Side
 from harness.judge.timing import Block, Race, TimedBlocks, TimedSide, counted_blocks, run_block, stopping_half_width
 from harness.model.interval import FIRST_BLOCKS, blocks_needed, geometric_mean
+from harness.model.timed_checks import ORDINARY_ROUNDS, checked_calls
 from harness.model.verdict import Verdict
 
-ORDINARY_ROUNDS = 10
-"""Correctness calls with ordinary inputs."""
 REPETITIONS = 3
 """Number of undisturbed measurements that must agree before a candidate is accused."""
 _MOST_REPETITIONS = 100
@@ -40,9 +39,6 @@ _LONG_REFERENCE_S = 0.02
 """A reference that takes longer uses every processor for one call, instead of one processor for each call."""
 _SINGLES = 5
 """Batches of one call of each side, in one measurement of single calls."""
-_MOST_CHECKED, _FEWEST_CHECKED = 11, 4
-"""Calls of a long timed batch that are checked: of a problem with one workload, and of one with many. Twelve blocks
-have 264 or 96 of them."""
 _BATCHED_GAIN = 1.5
 """A call in a batch must take at least the time of a single call divided by this factor; else calls were merged."""
 _ALIKE = 1.25
@@ -56,19 +52,6 @@ _STRESS_CHANCE = 6
 _MOST_GENERATION_S = 300.0
 """Seconds of drawing inputs that do not count as judging time; a judge without an answer counts as hung later than
 that (`harness.workspace.judge_client.MARGIN_S`)."""
-
-
-def checked_calls(workloads: int) -> int:
-    """Return the largest number of calls that are checked of a timed batch whose calls are not separate.
-
-    It is divided by the square root of the number of workloads, so that all workloads together have at least the checks
-    of a single one. With the fewest, 96 in twelve blocks, a candidate that computes 3 % of its calls wrongly passes a
-    workload with a probability of 0.97 ** 96 = 5 %, and gains 3 %.
-
-    Args:
-        workloads: number of the problem's workloads.
-    """
-    return max(_FEWEST_CHECKED, round(_MOST_CHECKED / math.sqrt(workloads)))
 
 
 class Deadline:

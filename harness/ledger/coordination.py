@@ -18,6 +18,7 @@ from harness.git.repo import Repo
 from harness.model.assignment import Assignment
 from harness.model.paths import is_problem, is_worker
 from harness.model.printable import one_line, printable
+from harness.model.timed_checks import CHECKS_TEXT
 from harness.workspace.directories import COORDINATION_NAME, Workspace
 
 SECTIONS = ("assignments", "standings", "notes")
@@ -52,7 +53,8 @@ def sign_of_editing(workspace: Workspace, repo: Repo, branch: str) -> str | None
 
 def default_text() -> str:
     """Return the file that `harness init` writes."""
-    return resources.files("harness.ledger").joinpath("COORDINATION.md").read_text(encoding="utf-8")
+    template = resources.files("harness.ledger").joinpath("COORDINATION.md").read_text(encoding="utf-8")
+    return template.replace("CHECKS_TEXT", CHECKS_TEXT)
 
 
 def read_assignments(repo: Repo, branch: str) -> tuple[Assignment, ...]:
