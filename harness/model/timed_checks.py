@@ -12,10 +12,10 @@ have 264 or 96 of them."""
 
 CHECKS_TEXT = f"""\
 Every call has fresh inputs and poisoned outputs. Before any timing, {ORDINARY_ROUNDS} calls with ordinary inputs and
-each stress case are checked. On a GPU each timed call is timed alone, and its output is checked. On a CPU calls are timed in
-batches, and a random sample of each batch is checked, which is drawn after the clock has stopped: {MAX_CHECKED} calls
-for a problem with one workload, down to {MIN_CHECKED} with many. Baseline and candidate alternate in A B B A blocks on one
-pinned device."""
+each stress case are checked. On a GPU each timed call is timed alone, and its output is checked. On a CPU calls are
+timed in batches, and a random sample of each batch is checked, which is drawn after the clock has stopped:
+{MAX_CHECKED} calls for a problem with one workload, down to {MIN_CHECKED} with many. Baseline and candidate alternate
+in A B B A blocks on one pinned device."""
 """Markdown for COORDINATION.md."""
 
 

@@ -106,7 +106,8 @@ class OrderQueue(Generic[Order]):
     """
 
     def __init__(self, workspace: Workspace, model: type[Order]) -> None:
-        self._directory, self._model = _directory(workspace, model), model
+        self._directory = _directory(workspace, model)
+        self._model: type[Order] = model
         self._waiting: list[Order] = []
         self._listed: tuple[int, float] | None = None
         """The directory's time of change in ns and the monotonic time in s, both at the last listing."""

@@ -128,9 +128,15 @@ def test_orders_are_listed_only_after_a_change(
 ) -> None:
     judge = RecordingClient(tmp_path, "h200")
     workers.ask("first", "w01")
-    listings = []
+    listings: list[Path] = []
+    list_directory = Path.iterdir
+
+    def recording(path: Path) -> Iterator[Path]:
+        listings.append(path)
+        return list_directory(path)
+
     monkeypatch.setattr(order_files, "_CLOCK_TICK_NS", -1)
-    monkeypatch.setattr(Path, "iterdir", lambda path, listed=Path.iterdir: listings.append(path) or listed(path))
+    monkeypatch.setattr(Path, "iterdir", recording)
     for _ in range(10):
         orders.hand_out([judge])
         orders.ordered_baselines()
