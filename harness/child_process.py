@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import time
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import EXIT_INTERNAL_ERROR
+from harness.workspace.crash_report import crash_report_of
 from harness.workspace.directories import Workspace
 from harness.workspace.log_files import limit_size, tail
 from harness.workspace.processes import PARENT_VARIABLE
@@ -34,6 +34,7 @@ class ChildProcess:
     crashes: int = 0
     restart_at: float = 0.0
     """Monotonic time in seconds of the next start; 0 while it runs."""
+    _workspace: Workspace | None = None
     _output: Path = Path()
     _output_from: int = 0
     """Offset of the present process' output in the file, which also holds that of earlier processes."""
@@ -41,7 +42,7 @@ class ChildProcess:
 
     def start(self, workspace: Workspace) -> None:
         """Start the process; its stdout and stderr are appended to `.harness/logs/<name>.out`."""
-        self._output = output_file(workspace, self.name)
+        self._workspace, self._output = workspace, output_file(workspace, self.name)
         self._output.parent.mkdir(parents=True, exist_ok=True)
         with self._output.open("ab") as output:
             self._output_from = output.tell()
@@ -85,8 +86,10 @@ class ChildProcess:
             return "no exit code"
         if code < 0:
             return _SIGNALS.get(-code, f"signal {-code}")
-        report = re.findall(r"crash report: (.+)", self._tail()) if code == EXIT_INTERNAL_ERROR else []
-        return f"exit code {code}" + (f", internal error; crash report: {report[-1]}" if report else "")
+        if code != EXIT_INTERNAL_ERROR or self.process is None or self._workspace is None:
+            return f"exit code {code}"
+        report = crash_report_of(self._workspace, self.process.pid)
+        return f"exit code {code}, internal error" + (f"; crash report: {report}" if report else "")
 
     def last_output(self) -> str:
         """Return the last lines that the present process wrote."""
@@ -100,7 +103,6 @@ def output_file(workspace: Workspace, name: str) -> Path:
     """Return the file with the stdout and stderr of a child process.
 
     Args:
-        workspace: the workspace of the run.
         name: the child process; `start` is a detached `harness start` itself.
     """
     return workspace.logs / f"{name}.out"

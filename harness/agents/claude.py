@@ -329,7 +329,7 @@ def _message_events(message: object) -> Iterator[Event]:
         yield Alive()
 
 
-def _end_of_turn(message: sdk.ResultMessage, *, interrupted: bool) -> End | None:  # noqa: PLR0911 - a table
+def _end_of_turn(message: sdk.ResultMessage, *, interrupted: bool) -> End | None:
     """Return the session's end that follows from a turn's result; None if the agent ended its turn."""
     text = one_line(message.result or "; ".join(message.errors or []) or message.subtype, _SUMMARY)
     if message.subtype in {"error_max_turns", "error_max_budget_usd"}:
@@ -343,8 +343,6 @@ def _end_of_turn(message: sdk.ResultMessage, *, interrupted: bool) -> End | None
         return End("refused", text)
     if status in _RETRIED_STATUSES or (status is None and message.terminal_reason == "api_error"):
         return End("held", text)
-    if "the harness ends this session" in text:
-        return End("budget", text)
     return End("failed", text)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from harness.agents.agent_tools import AgentTools
 from harness.agents.model_access.meter import Meter
-from harness.agents.session import Event, ToolUse
+from harness.agents.session import End, Event, ToolUse
 from harness.git.repo import Repo
 from harness.ledger.accounts import Account, Spent, accounts_set_aside, recorded_accounts, total, unrecorded_accounts
 from harness.ledger.reservations import Reservation
@@ -31,7 +31,6 @@ class SpendTracker:
     The accounts in the ledger are read once; the accounts that are not in the ledger yet are read again every 2 s.
 
     Args:
-        workspace: stores the accounts.
         repo: its repository, used only by the constructor and `reread`.
         config: names the run and the coordination branch.
     """
@@ -123,8 +122,6 @@ def session_limits(config: Config, meter: Meter, spend_tracker: SpendTracker, be
 
     Args:
         config: sets the limits.
-        meter: the session's account.
-        spend_tracker: reads the usage of the run.
         before: usage of earlier openings of the same session.
     """
     account = meter.account
@@ -143,9 +140,7 @@ def run_limits(config: Config, budget: Budget, worker: str, spend_tracker: Spend
 
     Args:
         config: names the run and sets its limit.
-        budget: the worker's limits.
         worker: name of the worker, or of the planner.
-        spend_tracker: reads the usage of the run.
     """
     run = config.run
     return (
@@ -181,6 +176,11 @@ class Governor:
     def out_of_budget(self) -> str | None:
         """Return the reached limit of the session, the worker or the run; None without one. Thread-safe."""
         return self.request_refusal() or reached_limit(self.limits)
+
+    def end_at_limit(self, end: End) -> End:
+        """Return a session's end: `budget` if it failed after a limit was reached, because its request was refused."""
+        limit = self.out_of_budget() if end.reason == "failed" else None
+        return End("budget", limit) if limit else end
 
     def misbehaviour(self, event: Event) -> str | None:
         """Return the reason to end a session that still has budget; None without one.

@@ -218,7 +218,7 @@ class Sessions:
                 stack.callback(self._save_solution, work_item)
             events = stack.enter_context(closing(self.current.events()))  # closed before the files that it uses
             end = self._process_events(self.current, events, governor, meter, connecting)
-            return self._end_with_refusal(budget, end), agent_tools.submissions
+            return self._end_with_refusal(budget, governor.end_at_limit(end)), agent_tools.submissions
 
     def _end_with_refusal(self, budget: RequestBudget, end: End) -> End:
         """Return a session's end; a request that was refused for lack of budget overrides the agent's own report."""

@@ -6,11 +6,12 @@ the problem's own dtype.
 
 from __future__ import annotations
 
-import json
 import math
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.func import functional_call
@@ -20,7 +21,6 @@ from harness.corpus.errors import SkippedError, error_summary
 from harness.corpus.exporting import FlatModule
 from harness.corpus.workloads import check_sizes, shown
 from harness.errors import FormatError
-from harness.formats.bounded import load_json
 from harness.judge.input_data.inputs import InputSource
 from harness.judge.reference import load_reference
 from harness.model.problem import Definition, Problem, RandomInput, Workload
@@ -34,6 +34,9 @@ _MAX_ELEMENTS = 300_000_000
 _LONG = ((2, 131),)
 _SMALL_MODULE_ELEMENTS = 4_000_000
 """Modules with fewer weights are also compared at `_LONG`, which exceeds the lengths of the export."""
+_LOW_PRECISION = frozenset({"bfloat16", "float16"})
+_CAST = re.compile(r"\btorch\.b?float16\b")
+"""A low-precision dtype in the code of a reference, which the export prints with torch's name."""
 _MIN_VARIATION = 1e-6
 """Standard deviation of an output relative to its root mean square below which the output counts as constant."""
 
@@ -76,11 +79,24 @@ def verify(draft: ProblemDraft) -> Verified:
     return single.verified(drawn, outputs, sizes, with_module=True)
 
 
+def _with_dtype(definition: dict[str, Any], dtype: str | None) -> dict[str, Any]:
+    """Return a definition whose low-precision tensors and casts have `dtype`; unchanged if it is None."""
+    if dtype is None:
+        return definition
+    tensors = {
+        side: {
+            name: {**spec, "dtype": dtype} if spec["dtype"] in _LOW_PRECISION else spec
+            for name, spec in definition[side].items()
+        }
+        for side in ("inputs", "outputs")
+    }
+    return {**definition, **tensors, "reference": _CAST.sub(f"torch.{dtype}", definition["reference"])}
+
+
 class RunnableProblem:
     """A drafted problem with its reference, ready to be called.
 
     Args:
-        draft: the drafted problem.
         dtype: replaces the low-precision dtypes of tensors and casts; None to keep them.
 
     Raises:
@@ -89,10 +105,7 @@ class RunnableProblem:
 
     def __init__(self, draft: ProblemDraft, dtype: str | None) -> None:
         self._draft = draft
-        text = json.dumps(draft.definition(name="verified"))
-        if dtype is not None:
-            text = text.replace("bfloat16", dtype).replace("float16", dtype)
-        definition = Definition.model_validate(load_json(text, where="the drafted problem"))
+        definition = Definition.model_validate(_with_dtype(draft.definition(name="verified"), dtype))
         self._problem = Problem(
             key="corpus/verified", directory=Path(), digest="sha256:verified", definition=definition, workloads=()
         )
@@ -106,7 +119,6 @@ class RunnableProblem:
 
         Args:
             axes: size of each variable axis.
-            names: inputs to draw.
         """
         definition = self.reference.definition
         restricted = definition.model_copy(update={"inputs": {name: definition.inputs[name] for name in names}})
@@ -167,7 +179,6 @@ def call_module(draft: ProblemDraft, inputs: Tensors, dtype: torch.dtype | None)
     """Return the outputs of the original module, called with the problem's inputs as its weights and arguments.
 
     Args:
-        draft: the problem.
         inputs: value of each of the problem's inputs.
         dtype: dtype of low-precision arguments that the problem does not have; None to keep their own.
     """
@@ -214,7 +225,6 @@ def check_finite(outputs: Tensors, axes: Mapping[str, int]) -> None:
     """Check that outputs contain no infinities and no NaN.
 
     Args:
-        outputs: outputs by name.
         axes: size of each variable axis, for the message.
 
     Raises:
@@ -229,7 +239,6 @@ def check_degenerate(outputs: Tensors, axes: Mapping[str, int]) -> None:
     """Check that outputs are finite and not constant.
 
     Args:
-        outputs: outputs by name.
         axes: size of each variable axis, for the message.
 
     Raises:

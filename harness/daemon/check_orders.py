@@ -14,7 +14,7 @@ from harness.model.judging import CheckOrder, CheckReply, CheckRequest
 from harness.model.problem import Problem
 from harness.workspace.directories import Workspace
 from harness.workspace.judge_client import CheckAnswered, JudgeClient
-from harness.workspace.order_files import ordered_solution, reply_to_order, waiting_orders
+from harness.workspace.order_files import OrderQueue, ordered_solution
 
 EVERY_S = 2.0
 """Least time between two checks of a worker. An earlier order waits."""
@@ -28,10 +28,14 @@ class CheckOrders:
     config: Config
     repo: Repo
     snapshots: Snapshots
+    _orders: OrderQueue[CheckOrder] = field(init=False)
     _in_progress: dict[str, str] = field(default_factory=dict)
     """Order -> its worker."""
     _not_before: dict[str, float] = field(default_factory=dict)
     """Worker -> monotonic time in seconds at which its next check may begin."""
+
+    def __post_init__(self) -> None:
+        self._orders = OrderQueue(self.workspace, CheckOrder)
 
     def hand_out(self, judges: Collection[JudgeClient]) -> None:
         """Send each order that may begin to the least busy ready judge of its target.
@@ -39,7 +43,7 @@ class CheckOrders:
         Raises:
             OSError: the directory of orders cannot be read.
         """
-        for order in waiting_orders(self.workspace, CheckOrder):
+        for order in self._orders.waiting():
             if order.kind != "check":
                 continue
             fitting = [judge for judge in judges if judge.target == order.target]
@@ -57,7 +61,7 @@ class CheckOrders:
         Raises:
             OSError: the directory of orders cannot be read.
         """
-        return [order for order in waiting_orders(self.workspace, CheckOrder) if order.kind == "baseline"]
+        return [order for order in self._orders.waiting() if order.kind == "baseline"]
 
     def problem_of(self, order: CheckOrder) -> Problem | None:
         """Return the problem of an order; None if it cannot be judged, after a reply with the reason."""
@@ -96,10 +100,9 @@ class CheckOrders:
         """Write the reply to an order for its worker.
 
         Args:
-            order_id: the order's id.
             reply: of a baseline order, an error, or nothing if the ledger has the baselines.
         """
         worker = self._in_progress.pop(order_id, None)
         if worker is not None:
             self._not_before[worker] = time.monotonic() + EVERY_S
-        reply_to_order(self.workspace, CheckOrder, order_id, reply)
+        self._orders.reply(order_id, reply)

@@ -57,6 +57,11 @@ LONGEST_FAULT_S = 300.0
 """With `once`, the daemon ends if a fault of this machine has prevented all answers for this time."""
 
 
+def _judge_subject(judge: JudgeClient) -> str:
+    """Return the subject of messages about a judge, which it removes when it is ready again."""
+    return f"judge of {judge.device}"
+
+
 class Daemon:
     """The state of one invocation. Not thread-safe."""
 
@@ -102,12 +107,7 @@ class Daemon:
     # --- the loop ---
 
     def run(self, stop: threading.Event, *, once: bool = False) -> None:
-        """Work until `stop` is set, or with `once` until no work is left; then commit the ledger.
-
-        Args:
-            stop: ends the loop.
-            once: end when no work is left.
-        """
+        """Work until `stop` is set, or with `once` until no work is left; then commit the ledger."""
         self._start()
         while not stop.is_set():
             self._receive()
@@ -309,7 +309,7 @@ class Daemon:
         event = judge.handle(notice)
         if isinstance(event, JudgeReady):
             self._judges.became_ready(judge.device, event)
-            self._status.remove_messages(f"the judge of {judge.device} ")
+            self._status.remove_messages(_judge_subject(judge))
             self._scan_at = 0.0
         elif isinstance(event, RequestAnswered) and event.request.kind == "profile":
             self._profiles.pass_on(judge.device, event)
@@ -346,7 +346,7 @@ class Daemon:
         Raises:
             ConfigurationError: the judge has another protocol version, or every judge is given up.
         """
-        self._status.add_message(f"{lost.reason}; see {judge.log_file}")
+        self._status.add_message(f"{lost.reason}; see {judge.log_file}", subject=_judge_subject(judge))
         if lost.cause == "protocol":
             raise ConfigurationError(lost.reason, where=str(judge.log_file), remedy=lost.fix)
         if work is not None:
@@ -359,7 +359,7 @@ class Daemon:
             self._due_work.forget()
         times = f"it failed {judge.failed_starts} times in a row and"
         failed = f"{times} did not become ready again" if judge.became_ready else f"{times} never became ready"
-        self._status.add_message(f"the judge of {judge.device} is given up: {failed}")
+        self._status.add_message(f"the judge of {judge.device} is given up: {failed}", subject=_judge_subject(judge))
         if self._judges.are_given_up:
             raise ConfigurationError(
                 f"{lost.reason}: {failed}", where=str(judge.log_file), remedy="see that file, and `harness doctor`"

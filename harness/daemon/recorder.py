@@ -17,10 +17,11 @@ from harness.daemon.dispatch import baseline_identity, job_identity
 from harness.daemon.drafts import champion_draft
 from harness.daemon.queue import EvaluationQueue, Job, Key
 from harness.daemon.status_writer import StatusWriter
-from harness.errors import HarnessError
+from harness.errors import HarnessError, LedgerError
 from harness.failpoints import failpoint
 from harness.ledger.ledger import Ledger
 from harness.model.entry import Entry, EntryDraft
+from harness.workspace.crash_report import report_crash
 from harness.workspace.directories import Workspace
 from harness.workspace.files import atomic_write
 
@@ -55,7 +56,7 @@ class Recorder:
         self._checkout_due = False
         self._thread: threading.Thread | None = None
         self._failed: tuple[bool, Exception] | None = None
-        """(True if the thread was to commit, the error)."""
+        """(True if the thread was to commit, the error); the thread sets it to None when it succeeds."""
 
     @property
     def unwritten(self) -> int:
@@ -130,6 +131,7 @@ class Recorder:
         due = self._unflushed and self._ledger.is_flush_due and time.monotonic() >= self._flush_at
         if due or self._checkout_due:
             self._unflushed = self._unflushed and not due  # later entries belong to the next commit
+            self._failed = due, LedgerError("the thread of the commit ended without a result")
             self._thread = threading.Thread(target=self._commit, args=(due, self._checkout_due), name="ledger-commit")
             self._checkout_due = False
             self._thread.start()
@@ -145,8 +147,11 @@ class Recorder:
                 self._ledger.refresh_checkout()
             if due:
                 self._ledger.flush()
+            self._failed = None
         except (HarnessError, OSError) as error:
             self._failed = due, error
+        except Exception as error:  # noqa: BLE001 - a thread's border: the daemon reports it and commits again
+            self._failed = due, LedgerError(report_crash(error))
 
     def _take_result(self) -> None:
         """Join the thread of the last commit, and report its error."""
@@ -198,12 +203,7 @@ class AfterEntry:
         self.attempts.forget(baseline_identity(key))
 
     def judged(self, job: Job, entry: Entry) -> None:
-        """Process the entry of an evaluation or confirmation, which is on disk.
-
-        Args:
-            job: the entry's job.
-            entry: the entry.
-        """
+        """Process the entry of an evaluation or confirmation, which is on disk."""
         if job.kind == "evaluation":
             self.evaluations_done += 1
             self.recorder.write_outcome(entry)

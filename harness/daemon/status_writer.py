@@ -6,6 +6,7 @@ import contextlib
 import logging
 import time
 from collections import deque
+from dataclasses import dataclass
 
 from harness.errors import HarnessError
 from harness.model.process_status import DaemonStatus, JudgeStatus
@@ -20,44 +21,52 @@ _MESSAGES = 20
 _PAUSED = "paused"
 
 
+@dataclass(frozen=True)
+class _Message:
+    subject: str
+    """Key of the messages that one event replaces or removes."""
+    text: str
+
+
 class StatusWriter:
     """The daemon's state and last messages, written at most five times a second. Not thread-safe."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
-        self._messages: deque[str] = deque(maxlen=_MESSAGES)
+        self._messages: deque[_Message] = deque(maxlen=_MESSAGES)
         self._last_status: DaemonStatus | None = None
         self._next_at = 0.0
 
-    def add_message(self, sentence: str) -> None:
-        """Log a sentence and add it to the messages, unless they have it."""
-        if sentence not in self._messages:
-            logger.warning("%s", sentence)
-            self._messages.append(sentence)
+    def add_message(self, text: str, *, subject: str = "") -> None:
+        """Log a text and add it to the messages, unless they have it; `remove_messages(subject)` removes it."""
+        message = _Message(subject or text, text)
+        if message not in self._messages:
+            logger.warning("%s", text)
+            self._messages.append(message)
 
     def add_failure(self, operation: str, error: Exception) -> None:
         """Add a message about a failing operation, until `remove_messages(operation)`. Only its latest reason stays.
 
         Args:
-            operation: the beginning of the message.
+            operation: the beginning and the subject of the message.
             error: the reason.
         """
-        before = [message for message in self._messages if message.startswith(operation)]
-        logger.log(logging.INFO if before else logging.WARNING, "%s: %s", operation, error)
+        is_known = any(message.subject == operation for message in self._messages)
+        logger.log(logging.INFO if is_known else logging.WARNING, "%s: %s", operation, error)
         self.remove_messages(operation)
-        self._messages.append(f"{operation}: {error}")
+        self._messages.append(_Message(operation, f"{operation}: {error}"))
 
     def _pause(self, reason: str | None) -> None:
         """Show the reason for a pause of judging, or remove it."""
-        sentence = f"{_PAUSED}: {reason}; tried again until it works"
-        if reason is None or sentence not in self._messages:
+        text = f"{_PAUSED}: {reason}; tried again until it works"
+        if reason is None or _Message(_PAUSED, text) not in self._messages:
             self.remove_messages(_PAUSED)
         if reason is not None:
-            self.add_message(sentence)
+            self.add_message(text, subject=_PAUSED)
 
-    def remove_messages(self, beginning: str) -> None:
-        """Remove the messages that begin with `beginning`."""
-        for message in [message for message in self._messages if message.startswith(beginning)]:
+    def remove_messages(self, subject: str) -> None:
+        """Remove the messages about a subject."""
+        for message in [message for message in self._messages if message.subject == subject]:
             self._messages.remove(message)
 
     def write(self, status: DaemonStatus, *, force: bool = False) -> DaemonStatus | None:
@@ -65,7 +74,6 @@ class StatusWriter:
 
         Args:
             status: the present state, without the messages.
-            force: write now, even without a change.
 
         Returns:
             The new record; None if none was due.
@@ -74,7 +82,7 @@ class StatusWriter:
         if now_s < self._next_at and not force:
             return None
         self._pause(status.paused)
-        status = status.model_copy(update={"messages": tuple(self._messages)})
+        status = status.model_copy(update={"messages": tuple(message.text for message in self._messages)})
         if status == self._last_status and not force:
             return None
         self._last_status, self._next_at = status, now_s + _EVERY_S
@@ -87,7 +95,6 @@ def judge_status(judge: JudgeClient, worker: str | None) -> JudgeStatus:
     """Return the state of a judge.
 
     Args:
-        judge: the judge.
         worker: the worker whose candidate it works on.
     """
     request, progress = judge.request, judge.progress

@@ -14,6 +14,7 @@ from harness.formats.tensors import check_tensor, find_tensor_file
 from harness.model.axes import (
     ExprAxis,
     UncheckableError,
+    UnknownNameError,
     VarAxis,
     evaluate_axes,
     holds,
@@ -215,11 +216,10 @@ def _constraint(constraint: str, sizes: dict[str, int]) -> Iterator[FormatError]
         if not holds(constraint, sizes):
             axis_values = ", ".join(f"{name}={size}" for name, size in sizes.items() if name in constraint)
             yield FormatError(f"`axes` break the definition's constraint `{constraint}` ({axis_values})")
-    except UncheckableError:
-        return  # `unchecked_constraints` warns of it
+    except (UncheckableError, UnknownNameError):
+        return  # `unchecked_constraints` warns of both
     except FormatError as error:
-        if "is not known here" not in error.message:  # the name of an input, of which it warns too
-            yield FormatError(f"constraint `{constraint}`: {error.message}")
+        yield FormatError(f"constraint `{constraint}`: {error.message}")
 
 
 def _scalar(name: str, value: float, spec: TensorSpec) -> Iterator[FormatError]:

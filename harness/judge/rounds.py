@@ -19,31 +19,14 @@ from harness.judge.sides import Side
 from harness.judge.single_calls import SingleCalls
 from harness.judge.timing import Block, Race, TimedBlocks, TimedSide, counted_blocks, run_block, stopping_half_width
 from harness.model.interval import FIRST_BLOCKS, blocks_needed
+from harness.model.timed_checks import ORDINARY_ROUNDS, checked_calls
 
-ORDINARY_ROUNDS = 10
-"""Correctness calls with ordinary inputs."""
-_MOST_CHECKED, _FEWEST_CHECKED = 11, 4
-"""Calls of a long timed batch that are checked: of a problem with one workload, and of one with many. Twelve blocks
-have 264 or 96 of them."""
 _ALIKE = 1.25
 """Both sides get the smaller number of calls per batch if the numbers differ by at most this factor, or are 1 and 2."""
 _CORRECTNESS_BATCH = 8
 """Largest batch of a correctness round."""
 _STRESS_CHANCE = 6
 """A batch with stress inputs follows a block with a probability of 1 in this number."""
-
-
-def checked_calls(workloads: int) -> int:
-    """Return the largest number of calls that are checked of a timed batch whose calls are not separate.
-
-    It is divided by the square root of the number of workloads, so that all workloads together have at least the checks
-    of a single one. With the fewest, 96 in twelve blocks, a candidate that computes 3 % of its calls wrongly passes a
-    workload with a probability of 0.97 ** 96 = 5 %, and gains 3 %.
-
-    Args:
-        workloads: number of the problem's workloads.
-    """
-    return max(_FEWEST_CHECKED, round(_MOST_CHECKED / math.sqrt(workloads)))
 
 
 @dataclass

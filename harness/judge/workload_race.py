@@ -352,7 +352,6 @@ def bounded(bounds: Bounds | NoBoundError, result: WorkloadResult) -> WorkloadRe
         result: its times.
     """
     if isinstance(bounds, NoBoundError):
-        reason = bounds.message.removeprefix("no bound: ")
         fix = f" ({bounds.remedy})" if bounds.remedy else ""
-        return result.model_copy(update={"note": f"no bound: {reason}{fix}"})
+        return result.model_copy(update={"note": f"no bound: {bounds.message}{fix}"})
     return with_bounds(result, bounds.sol_us, bounds.floor_us, "measured" if bounds.is_measured else "listed")

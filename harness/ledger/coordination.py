@@ -18,6 +18,7 @@ from harness.git.repo import Repo
 from harness.model.assignment import Assignment
 from harness.model.paths import is_problem, is_worker
 from harness.model.printable import one_line, printable
+from harness.model.timed_checks import CHECKS_TEXT
 from harness.workspace.directories import COORDINATION_NAME, Workspace
 
 SECTIONS = ("assignments", "standings", "notes")
@@ -37,8 +38,6 @@ def sign_of_editing(workspace: Workspace, repo: Repo, branch: str) -> str | None
     """Return the sign that a person edits the file: an editor's swap file, or changes that are not committed.
 
     Args:
-        workspace: the workspace of the checkout.
-        repo: the workspace's repository.
         branch: the coordination branch; a checkout of another branch shows another file.
     """
     for name in _SWAP_FILES:
@@ -52,14 +51,14 @@ def sign_of_editing(workspace: Workspace, repo: Repo, branch: str) -> str | None
 
 def default_text() -> str:
     """Return the file that `harness init` writes."""
-    return resources.files("harness.ledger").joinpath("COORDINATION.md").read_text(encoding="utf-8")
+    template = resources.files("harness.ledger").joinpath("COORDINATION.md").read_text(encoding="utf-8")
+    return template.replace("CHECKS_TEXT", CHECKS_TEXT)
 
 
 def read_assignments(repo: Repo, branch: str) -> tuple[Assignment, ...]:
     """Return the assignment table at the tip of a branch.
 
     Args:
-        repo: the workspace's repository.
         branch: the coordination branch.
 
     Raises:
@@ -74,7 +73,6 @@ def read_text(repo: Repo, branch: str) -> str:
     """Return COORDINATION.md at the tip of a branch.
 
     Args:
-        repo: the workspace's repository.
         branch: the coordination branch.
 
     Raises:

@@ -56,6 +56,10 @@ class UncheckableError(FormatError):
     """A constraint needs more than the sizes of axes, so it cannot be checked before inputs exist."""
 
 
+class UnknownNameError(FormatError):
+    """An expression uses a name that has no size, such as the name of an input."""
+
+
 def parse_python(source: str, mode: str = "exec") -> ast.Module | ast.Expression:
     """Parse Python source without warnings; every parser failure is raised as a `SyntaxError`.
 
@@ -154,7 +158,6 @@ def holds(constraint: str, sizes: Mapping[str, int]) -> bool:
 
     Args:
         constraint: comparisons of expressions, joined by `and`, `or` and `not`.
-        sizes: size of each axis.
 
     Raises:
         UncheckableError: the constraint needs more than sizes; some published ones index into inputs.
@@ -205,7 +208,7 @@ def _value(node: ast.AST, sizes: Mapping[str, int]) -> _Number:
             return _bounded(value, node)
         case ast.Name(id=name):
             if name not in sizes:
-                raise FormatError(f"`{name}` is not known here; expected one of {_name_list(sizes)}")
+                raise UnknownNameError(f"`{name}` is not known here; expected one of {_name_list(sizes)}")
             return sizes[name]
         case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=operand):
             operand_value = _value(operand, sizes)

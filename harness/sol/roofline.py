@@ -31,7 +31,7 @@ _MAX_STEPS_FOR_SEEDS = 1_000
 
 
 class NoBoundError(FormatError):
-    """A workload has no bound; the message names the reason and the fix."""
+    """A workload has no bound; the message is the reason, without the words `no bound`."""
 
 
 @dataclass(frozen=True)
@@ -66,9 +66,6 @@ def bounds(problem: Problem, workload: Workload, hardware: Hardware, *, most_s: 
     """Return the bounds of a workload, by one run of the reference on tensors without values (milliseconds).
 
     Args:
-        problem: the problem.
-        workload: one of its workloads.
-        hardware: rates of the device.
         most_s: limit of the analysis in seconds of processor time; 1 s by default.
 
     Raises:
@@ -150,11 +147,11 @@ def _traces(problem: Problem, workload: Workload, most_s: float | None) -> list[
             if traces[0].is_random and traces[0].steps <= _MAX_STEPS_FOR_SEEDS:
                 traces.append(_traced(problem, workload, limits, seed=seed))
     except LimitReachedError as error:
-        raise NoBoundError(f"no bound: {error}", where=f"{where}, workload {workload.uuid}") from error
+        raise NoBoundError(str(error), where=f"{where}, workload {workload.uuid}") from error
     except NoBoundError:
         raise
     except FormatError as error:
-        raise NoBoundError(f"no bound: {error.message}", where=error.where or where, remedy=error.remedy) from error
+        raise NoBoundError(error.message, where=error.where or where, remedy=error.remedy) from error
     except Exception as error:
         failure = one_line(f"{type(error).__name__}: {error}", _MAX_CHARACTERS)
         raise NoBoundError(

@@ -35,8 +35,7 @@ def hardware(target: str, *, cache_dir: Path | None = None, measured_dir: Path |
     if rates is None:
         known_targets = ", ".join([CPU, *sorted(table()), *stored_targets(directory)])
         raise ConfigurationError(
-            f"no bound: the rates of the target `{target}` are neither listed nor measured on this host "
-            f"(known: {known_targets})",
+            f"the rates of the target `{target}` are neither listed nor measured on this host (known: {known_targets})",
             remedy=MEASURE,
         )
     return hardware_of(rates)

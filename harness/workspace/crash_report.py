@@ -40,6 +40,11 @@ def report_crash(error: BaseException) -> str:
     return _without_secrets(f"internal error: {reason}; {where}")
 
 
+def crash_report_of(workspace: Workspace, pid: int) -> Path | None:
+    """Return the last crash report of a process in a workspace; None without one."""
+    return max(workspace.crashes.glob(f"crash-*-{pid}.txt"), default=None)
+
+
 def _text(error: BaseException) -> str:
     facts = {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -8,12 +8,13 @@ derived data: after the loss of an order a worker waits until its deadline, with
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import threading
 import time
 import uuid
 from pathlib import Path
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from pydantic import BaseModel, Field
 
@@ -27,6 +28,9 @@ from harness.workspace.files import atomic_write, read_record
 _ORDER, _REPLY, _SOLUTION = "order.json", "reply.json", "solution"
 _LEFT_S = 3600.0
 """A directory of this age belongs to no waiting worker and is removed."""
+_LIST_EVERY_S = 5.0
+"""Interval at which the orders are listed without a change, so that aged directories are removed."""
+_CLOCK_TICK_NS = 50_000_000
 _LOOK_EVERY_S = 0.5
 """A watch can miss events: this is the longest time between two attempts to read the reply."""
 
@@ -54,10 +58,7 @@ def order_check(
     """Order a check of a solution, or a measurement of a problem's baselines, and wait until it is complete.
 
     Args:
-        workspace: the workspace of the daemon.
-        order: the order.
         solution: the solution directory, which is copied; None for an order of kind `baseline`.
-        stop: ends the wait.
         within_s: deadline from the call, in seconds.
 
     Returns:
@@ -79,9 +80,6 @@ def order_profile(
     """Place an order of a profile and wait for its answer.
 
     Args:
-        workspace: the workspace of the daemon.
-        order: the order.
-        stop: ends the wait.
         deadline_s: time limit in seconds.
 
     Returns:
@@ -95,19 +93,48 @@ def order_profile(
     return _reply_to(order, directory, CounterReport, stop, deadline_s, missing)
 
 
-def waiting_orders(workspace: Workspace, model: type[Order]) -> list[Order]:
-    """Return the orders without a reply, oldest first. Removes directories of workers that wait no longer.
+class OrderQueue(Generic[Order]):
+    """The daemon's view of the orders of one kind. Not thread-safe.
 
-    Args:
-        workspace: the workspace of the daemon.
-        model: the kind of the orders.
-
-    Raises:
-        OSError: the directory of orders cannot be read.
+    Workers touch the directory of all orders after each change, so that it is listed only when its time has changed.
     """
+
+    def __init__(self, workspace: Workspace, model: type[Order]) -> None:
+        self._directory = _directory(workspace, model)
+        self._model: type[Order] = model
+        self._waiting: list[Order] = []
+        self._listed: tuple[int, float] | None = None
+        """The directory's time of change in ns and the monotonic time in s, both at the last listing."""
+
+    def waiting(self) -> list[Order]:
+        """Return the orders without a reply, oldest first. Removes directories of workers that wait no longer.
+
+        Raises:
+            OSError: the directory of orders cannot be read.
+        """
+        self._directory.mkdir(parents=True, exist_ok=True)
+        changed_ns, now_s = self._directory.stat().st_mtime_ns, time.monotonic()
+        if self._listed is None or self._listed[0] != changed_ns or now_s - self._listed[1] > _LIST_EVERY_S:
+            self._waiting = _listed(self._directory, self._model)
+            # The file system's clock is coarse: a later change within the same tick has the same time.
+            is_settled = time.time_ns() - changed_ns > _CLOCK_TICK_NS
+            self._listed = (changed_ns, now_s) if is_settled else None
+        return list(self._waiting)
+
+    def reply(self, order_id: str, reply: BaseModel) -> None:
+        """Write the reply of an order; do nothing if its worker no longer waits.
+
+        Raises:
+            ConfigurationError: the reply cannot be written.
+        """
+        self._listed = None
+        directory = self._directory / order_id
+        if directory.is_dir():
+            atomic_write(directory / _REPLY, reply.model_dump_json())
+
+
+def _listed(all_orders: Path, model: type[Order]) -> list[Order]:
     aged_orders: list[tuple[float, Order]] = []
-    all_orders = _directory(workspace, model)
-    all_orders.mkdir(parents=True, exist_ok=True)
     for directory in all_orders.iterdir():
         with contextlib.suppress(OSError):  # its worker has removed it
             age_s = time.time() - directory.stat().st_mtime
@@ -124,30 +151,8 @@ def _directory(workspace: Workspace, model: type[Order], order_id: str = "") -> 
 
 
 def ordered_solution(workspace: Workspace, order: CheckOrder) -> Path:
-    """Return the directory of the solution that an order refers to.
-
-    Args:
-        workspace: the workspace of the daemon.
-        order: the order.
-    """
+    """Return the directory of the solution that an order refers to."""
     return _directory(workspace, CheckOrder, order.id) / _SOLUTION
-
-
-def reply_to_order(workspace: Workspace, model: type[Order], order_id: str, reply: BaseModel) -> None:
-    """Write the reply of an order; do nothing if its worker no longer waits.
-
-    Args:
-        workspace: the workspace of the daemon.
-        model: the kind of the order.
-        order_id: the order's id.
-        reply: the reply.
-
-    Raises:
-        ConfigurationError: the reply cannot be written.
-    """
-    directory = _directory(workspace, model, order_id)
-    if directory.is_dir():
-        atomic_write(directory / _REPLY, reply.model_dump_json())
 
 
 def _reply_to(
@@ -158,6 +163,7 @@ def _reply_to(
     try:
         with FileWatch(directory) as changes:
             atomic_write(directory / _ORDER, order.model_dump_json())
+            os.utime(directory.parent)
             while not stop.is_set():
                 reply = read_record(directory / _REPLY, model)
                 if reply is not None:

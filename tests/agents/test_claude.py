@@ -5,12 +5,16 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+from typing import Literal
 from unittest import mock
 
+import claude_agent_sdk as sdk
 import pytest
 
 from harness.agents import claude
-from harness.agents.session import Answer, Tool
+from harness.agents.governor import Governor
+from harness.agents.session import Answer, End, Tool
+from harness.model.config import SessionBudget
 from tests.agents import agents_site
 from tests.scripted_model import ModelRequest, Step, Use, scripted
 from tests.site import Site, git
@@ -86,6 +90,37 @@ def test_a_tool_is_not_used_after_its_conversation_was_cancelled() -> None:
     late.refuse()
     assert late.answer.result(0.0).failed
     use.assert_called_once_with({})
+
+
+def test_the_text_of_a_failure_does_not_decide_how_a_session_ended() -> None:
+    message = sdk.ResultMessage(
+        subtype="error_during_execution",
+        duration_ms=1,
+        duration_api_ms=1,
+        is_error=True,
+        num_turns=1,
+        session_id="s",
+        result="cannot read a file that contains: the harness ends this session",
+    )
+    end = claude._end_of_turn(message, interrupted=False)  # noqa: SLF001
+    assert end is not None
+    assert end.reason == "failed"
+
+
+@pytest.mark.parametrize(
+    ("reason", "limit", "expected"),
+    [
+        ("failed", "5 USD are spent", End("budget", "5 USD are spent")),
+        ("failed", None, End("failed", "text")),
+        ("done", "5 USD are spent", End("done", "text")),
+    ],
+)
+def test_a_session_that_fails_after_a_limit_ended_at_the_limit(
+    reason: Literal["failed", "done"], limit: str | None, expected: End
+) -> None:
+    agent_tools, meter = mock.Mock(), mock.Mock()
+    governor = Governor((), SessionBudget(), meter, agent_tools, lambda: limit)
+    assert governor.end_at_limit(End(reason, "text")) == expected
 
 
 @pytest.mark.slow

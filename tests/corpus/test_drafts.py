@@ -8,7 +8,7 @@ import pytest
 
 from harness.corpus.errors import SkippedError
 from harness.corpus.exporting import export_module
-from harness.corpus.verification import verify
+from harness.corpus.verification import RunnableProblem, verify
 from tests.corpus.drafts import candidates, draft
 
 pytestmark = pytest.mark.xdist_group("corpus")  # in one process: each module is exported once
@@ -171,3 +171,16 @@ def test_an_input_that_a_far_larger_number_hides_is_refused_although_it_has_a_gr
     wrong = {**true.inputs["attention_mask"], "x_distribution": "additive_mask"}
     with pytest.raises(SkippedError, match="the input `query` does not matter"):
         verify(dataclasses.replace(true, inputs={**true.inputs, "attention_mask": wrong}))
+
+
+def test_only_dtypes_become_float32() -> None:
+    true = draft("gated_block")
+    inputs = {**true.inputs, "bfloat16_scale": {"shape": None, "dtype": "bfloat16"}}
+    reference = true.reference.replace("def run(", "def run(bfloat16_scale, ").replace(
+        "    return output", "    half = output.to(torch.bfloat16)\n    return half.to(torch.float32)"
+    )
+    runnable = RunnableProblem(dataclasses.replace(true, inputs=inputs, reference=reference), "float32")
+    definition = runnable.reference.definition
+    assert definition.inputs["bfloat16_scale"].dtype == "float32"
+    assert "def run(bfloat16_scale, " in definition.reference
+    assert "output.to(torch.float32)" in definition.reference

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,9 +24,10 @@ from harness.model.judging import (
     JudgeReady,
 )
 from harness.model.verdict import EntryKind, Verdict
+from harness.workspace import order_files
 from harness.workspace.directories import Workspace
 from harness.workspace.judge_client import CheckAnswered, JudgeClient
-from harness.workspace.order_files import order_check, waiting_orders
+from harness.workspace.order_files import OrderQueue, order_check
 from tests.site import make_site, site_in
 from tests.waiting import wait_until
 
@@ -62,10 +64,10 @@ class Workers:
             self.replies[name] = order_check(self.workspace, order, self.solution, stop=self.stop, within_s=120)
 
         thread = threading.Thread(target=wait)
-        before = len(waiting_orders(self.workspace, CheckOrder))
+        before = len(OrderQueue(self.workspace, CheckOrder).waiting())
         thread.start()
         self.threads.append(thread)
-        wait_until(lambda: len(waiting_orders(self.workspace, CheckOrder)) > before, event="the order")
+        wait_until(lambda: len(OrderQueue(self.workspace, CheckOrder).waiting()) > before, event="the order")
 
     def reply(self, name: str) -> CheckReply:
         wait_until(lambda: name in self.replies, event="the reply")
@@ -119,6 +121,30 @@ def test_an_order_waits_for_a_judge_of_its_target_and_has_its_answer(
     assert reply.answer is not None
     assert reply.answer.verdict is Verdict.PASSED
     wait_until(lambda: not list((orders.workspace.derived / "checks").iterdir()), event="the directory's removal")
+
+
+def test_orders_are_listed_only_after_a_change(
+    orders: CheckOrders, workers: Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judge = RecordingClient(tmp_path, "h200")
+    workers.ask("first", "w01")
+    listings: list[Path] = []
+    list_directory = Path.iterdir
+
+    def recording(path: Path) -> Iterator[Path]:
+        listings.append(path)
+        return list_directory(path)
+
+    monkeypatch.setattr(order_files, "_CLOCK_TICK_NS", -1)
+    monkeypatch.setattr(Path, "iterdir", recording)
+    for _ in range(10):
+        orders.hand_out([judge])
+        orders.ordered_baselines()
+    directory = orders.workspace.derived / "checks"
+    assert listings.count(directory) == 1
+    os.utime(directory)
+    orders.hand_out([judge])
+    assert listings.count(directory) == 2
 
 
 def test_a_worker_has_one_check_at_a_time_and_waits_for_its_next(

@@ -16,7 +16,7 @@ from harness.agents.model_access.meter import Meter
 from harness.agents.session import Tools
 from harness.git.solution_commits import Submission
 from harness.model.counters import CounterReport
-from harness.workspace.order_files import ProfileOrder, order_profile, waiting_orders
+from harness.workspace.order_files import OrderQueue, ProfileOrder, order_profile
 from tests.daemon.conftest import Daemon
 from tests.site import Commit, Site
 from tests.waiting import DEADLINE_S, wait_until
@@ -60,7 +60,7 @@ def test_candidates_come_first_and_a_lost_judge_answers_nothing_wrong(
     asking = threading.Thread(target=lambda: reports.append(ask(site, order(killer, "a"))))
     with daemon() as running:
         asking.start()
-        wait_until(lambda: waiting_orders(site.workspace, ProfileOrder), event="an order")
+        wait_until(lambda: OrderQueue(site.workspace, ProfileOrder).waiting(), event="an order")
         release.touch()
         for commit in (submitted, waiting):
             running.entry_of(commit)
@@ -101,4 +101,4 @@ def test_an_order_without_a_reply_is_withdrawn(site: Site) -> None:
     commit = site.submit("w01", "t/one", "stub: speedup=0.8")
     with pytest.raises(TimeoutError, match="no judge was free for a profile"):
         order_profile(site.workspace, order(commit, "a"), stop=threading.Event(), deadline_s=0.0)
-    assert not waiting_orders(site.workspace, ProfileOrder)
+    assert not OrderQueue(site.workspace, ProfileOrder).waiting()

@@ -13,6 +13,7 @@ from harness.errors import LedgerError, RepositoryError
 from harness.git.repo import Repo
 from harness.ledger.ledger import Ledger
 from harness.model.entry import Entry, EntryDraft
+from harness.model.process_status import DaemonStatus
 from harness.model.verdict import EntryKind
 from tests.site import Site, git
 
@@ -98,4 +99,36 @@ def test_a_commit_that_git_refuses_is_reported_and_tried_again(
         with pytest.raises(RepositoryError):
             recorder.flush(force=True)
     recorder.flush(force=True)
+    assert "note" in git(site.root, "show", "main:ledger/t/one.yaml")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("error", [RuntimeError("unexpected"), SystemExit(1)])
+def test_an_unexpected_end_of_the_commit_thread_is_reported_and_the_entries_are_committed_again(
+    site: Site, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    monkeypatch.chdir(site.root)
+    monkeypatch.setattr(recorder_module, "LONGEST_PAUSE_S", 0.0)
+    status = StatusWriter(site.workspace)
+    recorder = Recorder(site.workspace, ledger, status)
+    recorder.enter(draft("note"), lambda _: None)
+
+    def crash(*, force: bool = False) -> str:
+        del force
+        raise error
+
+    monkeypatch.setattr(Ledger, "is_flush_due", property(lambda _: True))
+    with monkeypatch.context() as patched:
+        patched.setattr(ledger, "flush", crash)
+        recorder.flush()
+        recorder.close()
+    recorder.flush()  # joins the failed thread, reports it, and starts the next commit
+    record = status.write(DaemonStatus(pid=1), force=True)
+    recorder.close()
+    assert record is not None
+    [message] = record.messages
+    assert message.startswith("entries cannot be committed now")
+    reports = list(site.workspace.crashes.glob("crash-*.txt"))
+    assert len(reports) == isinstance(error, Exception)
+    assert all(str(report) in message for report in reports)
     assert "note" in git(site.root, "show", "main:ledger/t/one.yaml")

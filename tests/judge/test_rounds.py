@@ -13,12 +13,13 @@ from harness.judge.checks import WorkloadCheck, WorkloadSets
 from harness.judge.correctness import Comparison
 from harness.judge.deadline import Deadline
 from harness.judge.devices.interface import Batch, Calibration, Clock, Connection, DeviceHardware, Memory, RunnerTrust
-from harness.judge.rounds import Rounds, checked_calls
+from harness.judge.rounds import Rounds
 from harness.judge.runners import Runner, RunnerFailed
 from harness.judge.sides import Side
 from harness.judge.single_calls import SingleCalls
 from harness.judge.timing import Block
 from harness.model.interval import FIRST_BLOCKS
+from harness.model.timed_checks import checked_calls
 from harness.model.verdict import Trust, Verdict
 
 BLOCKS = [Block(1_000.0, 1_000.0, 1_000.0, 0.0, spoiled=False)] * 12

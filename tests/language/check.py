@@ -23,15 +23,9 @@ EXCLUDED = (
     "tests/language/rules.py",
     "tests/language/test_check.py",
 )
-WITHOUT_ARGS = tuple(ROOT / directory for directory in ("tests", "benchmarks"))
-"""Directories whose functions need no `Args`: they have no callers elsewhere."""
 _PROSE = re.compile(r"\w \w")  # a string with at least two words is a message; others are keys and identifiers
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-# The help of a command describes its options; the schema's validators have their arguments from pydantic.
-_FRAMEWORK_DECORATORS = frozenset(
-    {"command", "group", "field_validator", "model_validator", "field_serializer", "override"}
-)
 
 
 @dataclass(frozen=True)
@@ -66,8 +60,6 @@ def _of_python(path: Path, source: str) -> Iterator[Violation]:
             if name.strip("_") in VAGUE_NAMES and name not in ALLOWED:
                 yield Violation(path, line, "vague name", name)
     yield from _of_strings(path, tree, docstrings)
-    if not any(directory in path.resolve().parents for directory in WITHOUT_ARGS):
-        yield from _missing_args(path, tree)
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
             yield from _of_words(path, token.start[0], token.string)
@@ -108,25 +100,6 @@ def _bound_names(node: ast.AST) -> Iterator[tuple[str, int]]:
         yield node.name.lower(), node.lineno
     elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
         yield node.attr, node.lineno
-
-
-def _missing_args(path: Path, tree: ast.Module) -> Iterator[Violation]:
-    """Yield the public functions and methods of two or more parameters whose docstring has no `Args`."""
-    classes = [node for node in tree.body if isinstance(node, ast.ClassDef) and not node.name.startswith("_")]
-    for node in [*tree.body, *(child for owner in classes for child in owner.body)]:
-        if not isinstance(node, _FUNCTIONS) or node.name.startswith("_") or is_of_framework(node):
-            continue
-        arguments = node.args.posonlyargs + node.args.args + node.args.kwonlyargs
-        names = [argument.arg for argument in arguments if argument.arg not in {"self", "cls"}]
-        if len(names) > 1 and "Args:" not in (ast.get_docstring(node) or ""):
-            yield Violation(path, node.lineno, "public function without Args", node.name)
-
-
-def is_of_framework(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Return true if a decorator makes the function a command or a validator, whose arguments a framework passes."""
-    decorators = [item.func if isinstance(item, ast.Call) else item for item in node.decorator_list]
-    names = {item.attr if isinstance(item, ast.Attribute) else getattr(item, "id", "") for item in decorators}
-    return bool(names & _FRAMEWORK_DECORATORS)
 
 
 def _without_code(text: str) -> str:

@@ -11,7 +11,7 @@ from statistics import median, quantiles
 
 from tabulate import tabulate
 
-from tests.language.check import EXCLUDED, is_of_framework
+from tests.language.check import EXCLUDED
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -48,17 +48,6 @@ def _docstrings(tree: ast.Module) -> Iterator[ast.Expr]:
                 yield child
 
 
-def _with_args(tree: ast.Module) -> Iterator[bool]:
-    """Yield for each public function of two or more parameters true if its docstring has `Args`."""
-    owners: list[ast.Module | ast.ClassDef] = [tree]
-    owners += [node for node in tree.body if isinstance(node, ast.ClassDef) and not node.name.startswith("_")]
-    for node in (child for owner in owners for child in owner.body):
-        if isinstance(node, _FUNCTIONS) and not node.name.startswith("_") and not is_of_framework(node):
-            arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
-            if len([argument for argument in arguments if argument.arg not in {"self", "cls"}]) > 1:
-                yield "Args:" in (ast.get_docstring(node) or "")
-
-
 def figures(root: Path) -> list[tuple[str, str]]:
     """Return the figures of a checkout as rows of a name and a value."""
     paths = list(sources(root))
@@ -68,7 +57,6 @@ def figures(root: Path) -> list[tuple[str, str]]:
     classes = Counter(node.name for node in nodes if isinstance(node, ast.ClassDef))
     packages = Counter(path.parent.relative_to(root).as_posix() for path in paths)
     largest = packages.most_common(1)[0]
-    with_args = [has for tree in trees.values() for has in _with_args(tree)]
     by_package = Counter[str]()
     for path, tree in trees.items():
         by_package[path.relative_to(root).parts[1]] += code_lines(tree)
@@ -79,7 +67,6 @@ def figures(root: Path) -> list[tuple[str, str]]:
         ("most files in one package", f"{largest[1]} ({largest[0]})"),
         ("lines of a function: median, 90th percentile, most",
          f"{median(lengths):g}, {quantiles(lengths, n=10)[-1]:g}, {max(lengths)}"),
-        ("public functions of two or more parameters with Args", f"{sum(with_args)} of {len(with_args)}"),
         ("class names used twice", str(len([name for name, count in classes.items() if count > 1]))),
     ]  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,7 @@ from harness.errors import FormatError
 from harness.ledger.coordination import NO_WORKER, default_text, parse, render
 from harness.model.assignment import Assignment
 from harness.model.paths import is_name
+from harness.model.timed_checks import CHECKS_TEXT, ORDINARY_ROUNDS, checked_calls
 
 ROW = "| w01 | starter/rmsnorm_h4096 | active | try wider vectors |"
 TABLE_LINE = next(n for n, line in enumerate(default_text().splitlines(), 1) if line == "| --- | --- | --- | --- |") + 1
@@ -138,3 +140,13 @@ def test_a_broken_file_names_its_line(text: str, line: int | None, expected: str
         parse(text)
     assert expected in caught.value.message
     assert caught.value.where == (f"COORDINATION.md:{line}" if line else "COORDINATION.md")
+
+
+def test_the_numbers_of_checked_calls_are_those_of_the_judge() -> None:
+    committed = (Path(__file__).parents[2] / "COORDINATION.md").read_text()
+    for text in (default_text(), committed):
+        assert CHECKS_TEXT in text
+        assert "every timed output" not in text
+    sentence = " ".join(CHECKS_TEXT.split())
+    assert f"{checked_calls(1)} calls for a problem with one workload, down to {checked_calls(1000)} with" in sentence
+    assert f"{ORDINARY_ROUNDS} calls with ordinary inputs" in sentence

@@ -14,6 +14,7 @@ from harness.model.axes import (
     ConstAxis,
     ExprAxis,
     UncheckableError,
+    UnknownNameError,
     VarAxis,
     evaluate,
     evaluate_axes,
@@ -79,6 +80,14 @@ def test_what_is_not_arithmetic_is_refused_by_name(text: str, message: str) -> N
     with pytest.raises(FormatError) as caught:
         evaluate(text, NAMES)
     assert message in caught.value.message
+
+
+def test_an_unknown_name_has_its_own_error() -> None:
+    with pytest.raises(UnknownNameError):
+        holds("a > scale", NAMES)
+    with pytest.raises(FormatError, match="divides by zero") as caught:
+        holds("a / b > 1", NAMES)
+    assert not isinstance(caught.value, UnknownNameError)
 
 
 def test_a_tower_of_powers_is_refused_without_computing_it() -> None:

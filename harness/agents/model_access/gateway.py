@@ -36,7 +36,6 @@ from harness.workspace.directories import Workspace
 _T = TypeVar("_T")
 _MESSAGES = "/v1/messages"
 _ENDS_SESSION = "the harness ends this session"
-"""`claude` looks for these words in the CLI's last message."""
 _ADMITTED = {("POST", _MESSAGES), ("POST", f"{_MESSAGES}/count_tokens")}
 _DROPPED = {
     "host", "x-api-key", "authorization", "proxy-authorization", "cookie", "connection", "keep-alive",
@@ -63,7 +62,6 @@ class Gateway:
     Args:
         workspace: its workers share the backoff state and the reservations.
         upstream: address and credential of the model API.
-        config: timeouts and waits.
     """
 
     def __init__(self, workspace: Workspace, upstream: Upstream, config: GatewayConfig) -> None:
