@@ -66,13 +66,15 @@ class Side:
         message = {**layout.message(slots, variant), **placed}
         if workload.uuid in self.plans:
             message["plan"] = self.plans[workload.uuid]
+        compiles = variant in COMPILED  # the runner imports the compiler now, and compiles in its first call
         try:
-            self.runner.ask(message, wire.Code.READY, _LOAD_S, descriptors)
+            with timed_as(JudgeStage.COMPILE if compiles else JudgeStage.MEMORY):
+                self.runner.ask(message, wire.Code.READY, _LOAD_S, descriptors)
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
         if variant:
-            self._stage = JudgeStage.COMPILE if variant in COMPILED else JudgeStage.OPPONENT
+            self._stage = JudgeStage.COMPILE if compiles else JudgeStage.OPPONENT
 
     def batch(self, memory: Memory, slots: range | list[int], within_s: float) -> Batch:
         """Run one timed batch; see `Device.batch`.
