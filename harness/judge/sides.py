@@ -57,7 +57,6 @@ class Side:
         """True for the reference and for library baselines."""
         return self.connection.trust is RunnerTrust.REFERENCE
 
-    @timed_as(JudgeStage.MEMORY)
     def prepare(
         self, workload: Workload, layout: Layout, slots: int, variant: str = "", plan: MemoryPlan | None = None
     ) -> None:
@@ -76,10 +75,11 @@ class Side:
             BaselineFailed: the same as RunnerFailed, of a baseline.
         """
         launches = self.launches.get(workload.uuid)
-        with self._as_baseline(variant):
+        compiles = variant in COMPILED  # the runner imports the compiler now, and compiles in its first call
+        with self._as_baseline(variant), timed_as(JudgeStage.COMPILE if compiles else JudgeStage.MEMORY):
             self.clock.prepare(self.connection, layout, slots, variant=variant, launches=launches, plan=plan)
         if self.is_baseline:
-            self._stage = JudgeStage.COMPILE if variant in COMPILED else JudgeStage.OPPONENT
+            self._stage = JudgeStage.COMPILE if compiles else JudgeStage.OPPONENT
 
     def batch(self, memory: Memory, slots: range | list[int], within_s: float) -> Batch:
         """Run one timed batch; see `Clock.time_calls`.

@@ -120,7 +120,7 @@ class JudgeStage(StrEnum):
     """Starts, loading and ends of runners, and the host's timing lock."""
     BUILD = "build"
     COMPILE = "compile"
-    """First call of a compiled form of the reference on a workload."""
+    """Preparation and first call of a compiled form of the reference on a workload."""
     FILL = "fill"
     """Inputs are drawn."""
     CANDIDATE = "candidate"

@@ -6,11 +6,14 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
+import torch
 
 from harness.judge.devices.cpu_hardware import CpuHardware
 from harness.judge.judge import Judge
+from harness.judge.sides import Side
 from harness.judge.solution_check import WaitingChecks
 from harness.judge.stages import StageTimes, divided_among_threads, not_recorded, recording, timed_as
 from harness.model.judging import CheckRequest, Cost, JudgeStage
@@ -119,6 +122,26 @@ def test_work_for_another_request_is_not_recorded() -> None:
         check()  # outside of a recording
 
 
+def test_a_gpus_queue_is_waited_for_once_after_drawing_inputs_and_in_a_recording_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = FakeClock()
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: clock.advance(10))
+
+    def work() -> None:
+        with timed_as(JudgeStage.FILL), timed_as(JudgeStage.FILL):
+            clock.advance(1)
+        with timed_as(JudgeStage.COMPARISON):
+            clock.advance(2)
+
+    with recording(clock) as times:
+        work()
+    assert _seconds(times) == {"fill": 11, "comparison": 2}
+    work()
+    assert clock.time_s == 116
+
+
 class OtherThreads:
     """Runs work in other threads, one call after the other, so that a clock can be advanced for each."""
 
@@ -215,6 +238,34 @@ def test_waiting_for_threads_without_work_is_of_the_present_stage() -> None:
     with recording(clock) as times, timed_as(JudgeStage.FILL):
         assert OtherThreads(clock, waiting_s=3).map(lambda number: number, []) == []
     assert _seconds(times) == {"fill": 3}
+
+
+@pytest.mark.parametrize(
+    ("variant", "expected"),
+    [
+        ("", {"memory": 110, "candidate": 3}),
+        ("eager", {"memory": 110, "opponent": 3}),
+        ("compile", {"memory": 10, "compile": 101, "opponent": 2}),
+    ],
+)
+def test_the_stage_of_a_sides_batches_follows_from_its_variant(variant: str, expected: dict[str, float]) -> None:
+    clock = FakeClock()
+
+    def place(*_: object) -> tuple[dict[str, object], tuple[int, ...]]:
+        clock.advance(10)
+        return {}, ()
+
+    device, runner, layout = MagicMock(), MagicMock(), MagicMock()
+    device.place.side_effect = place
+    device.batch.side_effect = lambda *_: clock.advance(1)
+    runner.ask.side_effect = lambda *_: clock.advance(100)
+    layout.message.return_value = {}
+    side = Side(device, runner, trusted=bool(variant), first_call_s=1.0, plans={})
+    with recording(clock) as times:
+        side.prepare(MagicMock(), layout, 1, variant)
+        for _ in range(3):
+            side.batch(MagicMock(), range(1), 1.0)
+    assert _seconds(times) == expected
 
 
 def test_a_cost_has_the_stages_that_took_time() -> None:
