@@ -4,6 +4,7 @@ An honest implementation computes at the contract's precision. The truth is the 
 run in float64 on the same inputs: every cast to float32, bfloat16 or float16, and every tensor created in one of them,
 becomes float64. Casts to eight bits and fewer remain, because they are part of the problem. If that run fails, or if
 part of the reference still rounds, there is no truth; the rule is then not applied, and a note gives the reason.
+Exhausted memory is no such failure, and is raised as itself. `harness.judge.truth` reduces the memory of the run.
 
 The rule limits the root mean square error of an output, relative to the root mean square of the truth. The limit is 3
 times the largest of

@@ -25,6 +25,18 @@ def _without_garbage_collection() -> Iterator[None]:
     gc.enable()
 
 
+def storage_of(tensor: torch.Tensor) -> weakref.ref[torch.UntypedStorage]:
+    """Return a tensor's storage without pinning it, as `untyped_storage` does within a budget."""
+    with torch._C.DisableTorchFunction():  # noqa: SLF001 - torch offers nothing else
+        return weakref.ref(tensor.untyped_storage())
+
+
+def bytes_of(storage: weakref.ref[torch.UntypedStorage]) -> int:
+    living = storage()
+    assert living is not None
+    return living.nbytes()
+
+
 def chain(x: torch.Tensor) -> torch.Tensor:
     """Return a sum of eight matrices, all of which are alive at once."""
     steps = [x]
@@ -124,7 +136,7 @@ def test_tensors_of_the_caller_are_never_moved() -> None:
     with memory_budget(MATRIX_BYTES, "cpu") as budget:
         for _ in range(3):
             y = x.T.contiguous() + x
-            assert x.untyped_storage().nbytes() == MATRIX_BYTES
+            assert bytes_of(storage_of(x)) == MATRIX_BYTES
         del y
     assert budget.spilled_bytes > 0
 
@@ -132,10 +144,10 @@ def test_tensors_of_the_caller_are_never_moved() -> None:
 def test_the_least_recently_used_storage_is_moved_first() -> None:
     with memory_budget(3 * MATRIX_BYTES, "cpu"):
         first, second, third = (torch.full((64, 64), value, dtype=torch.float64) for value in (1.0, 2.0, 3.0))
-        storages = [weakref.ref(value.untyped_storage()) for value in (first, second, third)]
+        storages = [storage_of(value) for value in (first, second, third)]
         first.add_(1.0)
         product = third * 2.0
-        sizes = [storage.nbytes() for reference in storages if (storage := reference()) is not None]
+        sizes = [bytes_of(storage) for storage in storages]
     assert sizes == [MATRIX_BYTES, 0, MATRIX_BYTES]
     assert [float(value[0, 0]) for value in (first, second, third, product)] == [2.0, 2.0, 3.0, 6.0]
 
@@ -187,7 +199,7 @@ def inputs_of() -> list[Value]:
 @pytest.mark.parametrize("budget_bytes", [None, 4 * MATRIX_BYTES])
 def test_nothing_but_the_outputs_remains(budget_bytes: int | None) -> None:
     living: list[weakref.ref[torch.UntypedStorage]] = []
-    reference = reference_of(CODE, lambda value: living.append(weakref.ref(value.untyped_storage())))
+    reference = reference_of(CODE, lambda value: living.append(storage_of(value)))
     inputs = inputs_of()
     truth = find_truth(reference, inputs, reference.outputs(inputs), budget_bytes)
     assert isinstance(truth, Truth)
@@ -227,7 +239,7 @@ def test_exhausted_memory_is_not_a_missing_truth(error: RuntimeError, budget_byt
     living: list[weakref.ref[torch.UntypedStorage]] = []
 
     def fail(value: torch.Tensor) -> None:
-        living.append(weakref.ref(value.untyped_storage()))
+        living.append(storage_of(value))
         if len(living) == 6:
             raise error
 
@@ -282,7 +294,7 @@ def test_outputs_of_a_differentiating_reference_keep_no_graph() -> None:
     code = "import torch\ndef run(x):\n    with torch.enable_grad():\n        y = x.clone().requires_grad_() * 2\n"
     code += "        CREATED(y)\n        return y.exp()\n"
     living: list[weakref.ref[torch.UntypedStorage]] = []
-    reference = reference_of(code, lambda value: living.append(weakref.ref(value.untyped_storage())))
+    reference = reference_of(code, lambda value: living.append(storage_of(value)))
     outputs = outputs_in(torch.float64, reference, inputs_of())
     assert outputs["out"].grad_fn is None
     assert living[0]() is None
