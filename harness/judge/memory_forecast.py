@@ -25,7 +25,7 @@ from harness.sol.element_regions import storage_of
 from harness.sol.tensor_values import AnalysisLimits, TensorValues, load_meta_kernels
 from harness.sol.trace_inputs import TraceInputs
 
-_MAX_SECONDS = 0.5
+_MAX_SECONDS = 1.0
 """Limit of the processor time of one forecast."""
 REFERENCE_MULTIPLE = 32
 """Assumed peak of a reference that cannot be traced, as a multiple of the bytes of inputs and outputs. In 95 % of the
