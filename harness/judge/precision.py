@@ -4,6 +4,7 @@ An honest implementation computes at the contract's precision. The truth is the 
 run in float64 on the same inputs: every cast to float32, bfloat16 or float16, and every tensor created in one of them,
 becomes float64. Casts to eight bits and fewer remain, because they are part of the problem. If that run fails, or if
 part of the reference still rounds, there is no truth; the rule is then not applied, and a note gives the reason.
+Exhausted memory is no such failure, and is raised as itself. `harness.judge.truth` reduces the memory of the run.
 
 The rule limits the root mean square error of an output, relative to the root mean square of the truth. The limit is 3
 times the largest of
@@ -20,14 +21,15 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
 
+from harness.judge.out_of_memory import is_out_of_memory, release_frames
 from harness.judge.reference import InvalidReferenceError, Reference, Value, by_name
+from harness.judge.truth.memory_budget import memory_budget
+from harness.judge.truth.wider_floats import RAISED, InWiderFloats, default_dtype, narrower
 
 FACTOR = 3.0
 """Factor of the largest honest error that is allowed."""
@@ -35,93 +37,8 @@ _ULP = 2.0**-23
 """Unit in the last place of float32 at 1.0."""
 _SUMMATION_ULPS = 32.0
 _PERTURBED_ULPS = 8.0
-_RAISED = frozenset({torch.float32, torch.bfloat16, torch.float16})
-_CASTS: dict[torch.dtype, Callable[..., Any]] = {
-    torch.float64: torch.Tensor.double,
-    torch.float32: torch.Tensor.float,
-    torch.float16: torch.Tensor.half,
-    torch.bfloat16: torch.Tensor.bfloat16,
-}
-
-
-class _InWiderFloats(TorchFunctionMode):
-    """Replaces narrower floating dtypes in calls of torch by a wider one."""
-
-    def __init__(self, dtype: torch.dtype) -> None:
-        super().__init__()
-        self._dtype = dtype
-        self._casts: dict[Callable[..., Any], Callable[..., Any]] = {
-            cast: _CASTS[dtype] for narrow, cast in _CASTS.items() if narrow in _narrower(dtype)
-        }
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:  # noqa: ANN401 - signature that torch requires
-        del types
-        raised = [self._raise(value) for value in args]
-        named = {name: self._raise(value) for name, value in (kwargs or {}).items()}
-        if getattr(func, "__name__", "") in _GROUPED_PRODUCTS and raised[0].dtype == torch.float64:
-            return _grouped_product(*raised, **named)
-        return self._casts.get(func, func)(*raised, **named)
-
-    def _raise(self, value: Any) -> Any:  # noqa: ANN401 - any argument of any function of torch
-        return self._dtype if isinstance(value, torch.dtype) and value in _narrower(self._dtype) else value
-
-
-@contextlib.contextmanager
-def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """Let factories of torch create this dtype inside this context."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
-
-
-_GROUPED_PRODUCTS = frozenset({"grouped_mm", "_grouped_mm"})
-"""Functions of torch that have no kernel for float64 (2.13)."""
-
-
-def _grouped_product(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    offs: torch.Tensor | None = None,
-    bias: torch.Tensor | None = None,
-    out_dtype: torch.dtype | None = None,
-) -> torch.Tensor:
-    """Return what `torch.nn.functional.grouped_mm` returns, by one product for each group.
-
-    A matrix operand is split into groups that end at `offs`: by rows if the other operand is a stack of matrices, else
-    along the summed dimension.
-    """
-    if offs is None:
-        product = a @ b
-    else:
-        ends = offs.tolist()
-        begins = [0, *ends[:-1]]
-        groups = list(enumerate(zip(begins, ends, strict=True)))
-        if a.dim() == b.dim():
-            product = torch.stack([a[:, begin:end] @ b[begin:end] for _, (begin, end) in groups])
-        elif a.dim() < b.dim():
-            product = a.new_zeros(a.shape[0], b.shape[2])
-            for group, (begin, end) in groups:
-                product[begin:end] = a[begin:end] @ b[group]
-        else:
-            product = a.new_zeros(a.shape[1], b.shape[1])
-            for group, (begin, end) in groups:
-                product[:, begin:end] = a[group] @ b[:, begin:end]
-    product = product if bias is None else product + bias
-    return product if out_dtype is None else product.to(out_dtype)
-
-
-def _narrower(dtype: torch.dtype) -> frozenset[torch.dtype]:
-    """Return the dtypes that `dtype` replaces."""
-    return frozenset(narrow for narrow in _RAISED if narrow.itemsize < dtype.itemsize)
+_Argument = Callable[[Value, torch.dtype], Value]
+"""Returns an argument of a run in a wider dtype, which the reference may change, for an input."""
 
 
 @dataclass
@@ -166,15 +83,26 @@ class Truth:
                 self.allowed[name] = max(self.allowed[name], relative_error(self.outputs[name], value))
 
 
-def find_truth(reference: Reference, inputs: Sequence[Value], expected: Mapping[str, torch.Tensor]) -> Truth | str:
+def find_truth(
+    reference: Reference,
+    inputs: Sequence[Value],
+    expected: Mapping[str, torch.Tensor],
+    budget_bytes: int | None = None,
+) -> Truth | str:
     """Return the truth for these inputs, or the reason why there is none, as a sentence.
 
     Args:
         reference: the problem's reference.
         inputs: in declaration order.
         expected: outputs of the reference for them at the contract's precision, by name.
+        budget_bytes: limit of the device memory of each float64 run, whose other tensors are moved to host memory;
+            None for no limit. The result does not depend on it.
+
+    Raises:
+        torch.OutOfMemoryError: memory is exhausted, which is no property of the reference; the CPU's allocator raises
+            RuntimeError or MemoryError (`harness.judge.out_of_memory`). `Truth.moved` raises the same.
     """
-    true_outputs = _run_in_float64(reference, inputs)
+    true_outputs = _run_in_float64(reference, inputs, _raised, budget_bytes)
     if isinstance(true_outputs, str):
         return true_outputs
     outputs, allowed = {}, {}
@@ -197,7 +125,7 @@ def find_truth(reference: Reference, inputs: Sequence[Value], expected: Mapping[
         return "no float64 truth: no output is a float of at least 16 bits"
 
     def moved() -> dict[str, torch.Tensor]:
-        moved_outputs = _run_in_float64(reference, [_perturbed(value) for value in inputs])
+        moved_outputs = _run_in_float64(reference, inputs, _perturbed, budget_bytes)
         return {} if isinstance(moved_outputs, str) else moved_outputs
 
     return Truth(outputs, allowed, moved)
@@ -237,42 +165,71 @@ def _run_with_default_flags(reference: Reference, inputs: Sequence[Value]) -> di
         torch.backends.cudnn.allow_tf32 = False
 
 
-def _run_in_float64(reference: Reference, inputs: Sequence[Value]) -> dict[str, torch.Tensor] | str:
+def _run_in_float64(
+    reference: Reference, inputs: Sequence[Value], argument: _Argument, budget_bytes: int | None
+) -> dict[str, torch.Tensor] | str:
     try:
-        return outputs_in(torch.float64, reference, inputs)
+        return _run(torch.float64, reference, inputs, argument, budget_bytes)
     except InvalidReferenceError as error:
         return f"no float64 truth: {error.message}"
-    except Exception as error:  # noqa: BLE001 - any failure of the problem's own code means no truth
+    except Exception as error:  # any other failure of the problem's own code means no truth
+        if is_out_of_memory(error):
+            raise
         return f"no float64 truth: the reference raises {type(error).__name__} in float64: {error}".splitlines()[0]
 
 
-def outputs_in(dtype: torch.dtype, reference: Reference, inputs: Sequence[Value]) -> dict[str, torch.Tensor]:
+def outputs_in(
+    dtype: torch.dtype, reference: Reference, inputs: Sequence[Value], budget_bytes: int | None = None
+) -> dict[str, torch.Tensor]:
     """Run a reference with its floats of 16 and 32 bits replaced by a wider dtype, and return its outputs by name.
 
     Args:
         dtype: float64 or float32.
         reference: the problem's reference.
         inputs: in declaration order.
+        budget_bytes: limit of the run's device memory, as of `find_truth`.
 
     Raises:
         InvalidReferenceError: it does not return the declared outputs. Its own exceptions are not caught.
     """
-    raised = [_raised(value, dtype) for value in inputs]
-    with torch.no_grad(), _default_dtype(dtype), _InWiderFloats(dtype):
-        returned = reference.run(*raised)
-    return by_name(returned, reference.definition, raised)
+    return _run(dtype, reference, inputs, _raised, budget_bytes)
+
+
+def _run(
+    dtype: torch.dtype,
+    reference: Reference,
+    inputs: Sequence[Value],
+    argument: _Argument,
+    budget_bytes: int | None,
+) -> dict[str, torch.Tensor]:
+    """Run the reference in a wider dtype for arguments that are made from inputs; only its outputs remain alive."""
+    device = next((value.device.type for value in inputs if isinstance(value, torch.Tensor)), "cpu")
+    with contextlib.nullcontext() if budget_bytes is None else memory_budget(budget_bytes, device):
+        arguments: list[Value] = []
+        try:
+            arguments += (argument(value, dtype) for value in inputs)
+            with torch.no_grad(), default_dtype(dtype), InWiderFloats(dtype):
+                returned = reference.run(*arguments)
+            outputs = by_name(returned, reference.definition, arguments)
+            return {name: value.detach() for name, value in outputs.items()}
+        except BaseException as error:
+            release_frames(error)
+            raise
+        finally:
+            arguments.clear()
 
 
 def _raised(value: Value, dtype: torch.dtype) -> Value:
     """Return a float of 16 or 32 bits in `dtype` if that is wider, else a copy, which the reference may change."""
     if not isinstance(value, torch.Tensor) or value.dtype == torch.float4_e2m1fn_x2:
         return value
-    return value.to(dtype) if value.dtype in _narrower(dtype) else value.clone()
+    return value.to(dtype) if value.dtype in narrower(dtype) else value.clone()
 
 
-def _perturbed(value: Value) -> Value:
-    if not isinstance(value, torch.Tensor) or value.dtype not in _RAISED:
-        return value
+def _perturbed(value: Value, dtype: torch.dtype) -> Value:
+    """Return a float of 16 or 32 bits in float64 and changed in its last places, and a copy of another value."""
+    if not isinstance(value, torch.Tensor) or value.dtype not in RAISED:
+        return _raised(value, dtype)
     double = value.double()
     # Five times as fast on a CPU as variates of float64, which nothing here needs.
     noise = torch.randn(value.shape, dtype=torch.float32, device=value.device)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from harness.errors import FormatError
+from harness.judge.out_of_memory import is_out_of_memory, release_frames
 from harness.model.problem import Definition, Problem
 from harness.sol.problem_tensors import torch_dtype
 
@@ -37,6 +38,7 @@ class Reference:
         Raises:
             InvalidReferenceError: `run` raised, changed an input that is not declared as updated, or did not return
                 the declared outputs.
+            torch.OutOfMemoryError: memory is exhausted; the CPU's allocator raises RuntimeError or MemoryError.
         """
         updated = set(self.definition.updates.values())
         arguments = [
@@ -48,6 +50,9 @@ class Reference:
             with torch.no_grad():
                 returned = self.run(*arguments)
         except Exception as error:
+            if is_out_of_memory(error):  # a condition of the machine
+                release_frames(error)
+                raise
             raise InvalidReferenceError(
                 f"the reference raised {type(error).__name__}: {error}", where=self.definition.name
             ) from error

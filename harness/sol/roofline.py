@@ -136,10 +136,14 @@ def _attainable_us(
 
 def _traces(problem: Problem, workload: Workload, most_s: float | None) -> list[Trace]:
     """Return the trace of a reference, or several of random inputs; values are only used if it does not run without."""
-    from harness.sol.tensor_values import AnalysisLimits, LimitReachedError  # noqa: PLC0415 - torch takes seconds to import
+    from harness.sol.tensor_values import (  # noqa: PLC0415 - torch takes seconds to import
+        AnalysisLimits,
+        LimitReachedError,
+        load_meta_kernels,
+    )
 
     where = str(problem.directory / "definition.json")
-    _warm_up()
+    load_meta_kernels()
     limits = AnalysisLimits(most_s)
     try:
         traces = [_traced(problem, workload, limits, seed=0)]
@@ -180,15 +184,6 @@ def _traced(problem: Problem, workload: Workload, limits: Any, *, seed: int) -> 
         except LimitReachedError as limit:
             failure = one_line(f"{type(error).__name__}: {error}", _MAX_CHARACTERS)
             raise LimitReachedError(f"{limit}; without values it fails with {failure}") from error
-
-
-@functools.cache
-def _warm_up() -> None:
-    """Execute a first operator without values, for which torch loads modules for a second, before a limit applies."""
-    import torch  # noqa: PLC0415 - takes seconds
-
-    matrix = torch.empty(2, 2, device="meta")
-    torch.relu(matrix @ matrix + matrix).sum(-1)
 
 
 @functools.lru_cache(maxsize=64)

@@ -7,6 +7,7 @@ values are replaced by those with the least work: zeros, and the existing order 
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -261,6 +262,31 @@ def _shape_of(func: Untyped, args: Untyped, kwargs: Untyped) -> Untyped:
         return _without_data(func, args, kwargs)
     except (NotImplementedError, RuntimeError):
         return None
+
+
+def bytes_of_new_results(func: Untyped, args: Sequence[Untyped], kwargs: Mapping[str, Untyped]) -> int:
+    """Return the bytes of the storages that an operator will create; 0 if they depend on values.
+
+    Args:
+        func: operator of torch.
+        args: its positional arguments; their storages may be empty.
+        kwargs: its keyword arguments.
+    """
+    on_meta, named_on_meta = with_tensors(args, _to_meta), with_tensors(kwargs, _to_meta)
+    try:
+        results = tensors_in(_without_data(func, on_meta, named_on_meta))
+    except Exception:  # noqa: BLE001 - kernels without values raise any exception where they need values
+        return 0
+    operands = {storage_of(tensor) for tensor in tensors_in(on_meta, named_on_meta)}
+    storages = {storage_of(tensor): tensor.untyped_storage().nbytes() for tensor in results}
+    return sum(size for storage, size in storages.items() if storage not in operands)
+
+
+@functools.cache
+def load_meta_kernels() -> None:
+    """Execute a first operator without values, for which torch loads modules for a second, before a limit applies."""
+    matrix = torch.empty(2, 2, device="meta")
+    torch.relu(matrix @ matrix + matrix).sum(-1)
 
 
 def _may_grow(tensors: list[torch.Tensor]) -> bool:
