@@ -130,21 +130,6 @@ def loaded(tmp_path: Path) -> Callable[[Any], Any]:
     return reference.load({"source": str(source), "entry": "run"})
 
 
-def test_max_autotune_is_compiled_with_that_mode(loaded: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    modes: list[object] = []
-
-    def compiler(function: Callable[..., Any], **options: object) -> Callable[..., Any]:
-        modes.append(options["mode"])
-        return function
-
-    monkeypatch.setattr(torch, "compile", compiler)
-    for variant in ("compile", "max_autotune", "max_autotune"):
-        sets = Slots(variant)
-        loaded(sets)(1)
-        assert sets.results[1].tolist() == [2.0] * 4
-    assert modes == [None, "max-autotune"]
-
-
 class Graph:
     """Stand-in for a CUDA graph: a replay calls the captured function."""
 
@@ -176,15 +161,73 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> list[Graph]:
     return captured_graphs
 
 
+class Compiler:
+    """Stand-in for `torch.compile` that records the options."""
+
+    def __init__(self) -> None:
+        self.options: list[tuple[object, object]] = []
+
+    def __call__(self, function: Callable[..., Any], *, mode: object, dynamic: object) -> Callable[..., Any]:
+        self.options.append((mode, dynamic))
+        return function
+
+
+@pytest.fixture
+def compiler(monkeypatch: pytest.MonkeyPatch) -> Compiler:
+    stand_in = Compiler()
+    monkeypatch.setattr(reference, "_compiled", stand_in)
+    return stand_in
+
+
+def test_both_forms_of_a_compiled_variant_use_one_compilation(
+    loaded: Callable[[Any], Any], graphs: list[Graph], compiler: Compiler
+) -> None:
+    for variant, captured in (
+        ("compile", False), ("compile_graph", True), ("max_autotune_uncaptured", False), ("max_autotune", True),
+    ):  # fmt: skip
+        sets = Slots(variant)
+        graphs.clear()
+        call = loaded(sets)
+        assert len(graphs) == 2 * captured
+        call(1)
+        assert sum(graph.replays for graph in graphs) == captured
+        assert captured or sets.results[1].tolist() == [2.0] * 4
+    assert compiler.options == [(None, False), ("max-autotune-no-cudagraphs", False)]
+
+
+def test_a_compiled_function_that_cannot_be_captured_is_called_directly_with_max_autotune_only(
+    loaded: Callable[[Any], Any], graphs: list[Graph], compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(torch.cuda, "graph", refuse)
+    sets = Slots("max_autotune")
+    loaded(sets)(1)
+    assert sets.results[1].tolist() == [2.0] * 4
+    with pytest.raises(RuntimeError, match="capturing"):
+        loaded(Slots("compile_graph"))
+    assert (graphs, len(compiler.options)) == ([], 2)
+
+
+def test_the_values_of_python_scalars_are_not_compiled_one_by_one(
+    loaded: Callable[[Any], Any], compiler: Compiler
+) -> None:
+    loaded(Slots("compile", [(0, "int", [1, 2])]))
+    assert compiler.options == [(None, None)]
+
+
 def test_every_placement_has_a_graph_that_was_captured_before_it_is_called(
     loaded: Callable[[Any], Any], graphs: list[Graph]
 ) -> None:
     sets = Slots("cuda_graph")
+    sets.vectors[0].fill_(5.0)
     call = loaded(sets)
     assert [graph.replays for graph in graphs] == [0, 0]
     call(1)
     assert [graph.replays for graph in graphs] == [0, 1]
     assert [result.tolist() for result in sets.results] == [[0.0] * 4, [2.0] * 4]
+    assert sets.vectors[0].tolist() == [0.0] * 4, "the calls before the capture have no arbitrary inputs"
 
 
 @pytest.mark.usefixtures("graphs")
