@@ -16,6 +16,13 @@ _ON_GPUS_ONLY = frozenset({"max_autotune", "cuda_graph", "sdpa_efficient", "sdpa
 """PyTorch has two backends of `scaled_dot_product_attention` on a CPU: math and flash."""
 _ATTENTION = "scaled_dot_product_attention"
 _PRODUCT = re.compile(r"\b(linear|matmul|mm|bmm|addmm|baddbmm|einsum)\b|\w @ \w")
+_CONVOLUTION = re.compile(r"\b(conv[123]d|conv_transpose[123]d|convolution)\b")
+
+
+def can_autotune(problem: Problem) -> bool:
+    """Return true if the reference has products of matrices or convolutions, for which max-autotune has templates."""
+    reference = problem.definition.reference
+    return bool(_PRODUCT.search(reference) or _CONVOLUTION.search(reference))
 
 
 def requested_variants(problem: Problem, target: str, requested: Sequence[MoreBaseline]) -> tuple[Variant, ...]:
