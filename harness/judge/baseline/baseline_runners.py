@@ -24,11 +24,12 @@ from harness.judge.sides import Side, load, stage_reference, stage_solution
 from harness.model.config import SandboxKind
 from harness.model.judging import Variant
 from harness.model.problem import Problem, Workload
+from harness.runner.reference import UNCAPTURED
 
 _KEPT = 3
 _COMPILE_S = 240.0
 BASELINE_DIRECTORY = "baseline"
-COMPILED: tuple[Variant, ...] = ("compile", "max_autotune")
+COMPILED: tuple[Variant, ...] = ("compile", "compile_graph", "max_autotune")
 """Variants whose first call takes long."""
 
 
@@ -51,7 +52,8 @@ class Opponents:
         self._sandbox = sandbox
         self._trusted: OrderedDict[tuple[str, Variant], Side] = OrderedDict()
         """By digest of the problem and `_runner_of` a variant."""
-        self._compiled: set[tuple[str, str, Variant]] = set()
+        self._compiled: set[tuple[str, str, str]] = set()
+        """Digest of the problem, workload, and name of the compiled form in a runner."""
 
     def trusted(self, problem: Problem, variant: Variant) -> Side:
         """Return the runner of a library baseline, or of the reference, which has one runner for all its forms.
@@ -110,25 +112,31 @@ class Opponents:
             variant: a compiled variant of the reference.
 
         Raises:
-            BaselineFailed: the reference cannot be compiled.
+            BaselineFailed: the reference cannot be compiled; its cause is the runner's failure.
         """
+        form = UNCAPTURED.get(variant, variant)  # a capture comes later, in each `Side.prepare`
+        missing = [
+            (done, workload)
+            for done, workload in enumerate(workloads)
+            if (problem.digest, workload.uuid, form) not in self._compiled
+        ]
+        if not missing:
+            return
         side = self.trusted(problem, variant)
         source = InputSource(problem, reference=load_reference(problem), device=self._device.memory_on)
-        for done, workload in enumerate(workloads):
-            if (problem.digest, workload.uuid, variant) in self._compiled:
-                continue
+        for done, workload in missing:
             progress(done)
             layout = layout_of(problem, workload)
             memory = self._device.memory(layout)
             try:
-                side.prepare(workload, layout, 1, variant)
+                side.prepare(workload, layout, 1, form)
                 source.refill(workload, memory.views(0))
                 side.batch(memory, range(1), _COMPILE_S)
             except RunnerFailed as failure:
                 self.drop(problem)
                 method = "torch.compile" if variant == "compile" else variant
-                raise BaselineFailed(f"{method} of the reference: {failure.reason}") from None
-            self._compiled.add((problem.digest, workload.uuid, variant))
+                raise BaselineFailed(f"{method} of the reference: {failure.reason}") from failure
+            self._compiled.add((problem.digest, workload.uuid, form))
 
     def _drop(self, digest: str, key: Variant) -> None:
         side = self._trusted.pop((digest, key), None)
