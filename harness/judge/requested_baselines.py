@@ -1,4 +1,4 @@
-"""Which baselines a problem and a device have: those of every measurement, and those of `judge.more_baselines`."""
+"""The baselines that a problem and a device have: those of every measurement, and those of `judge.more_baselines`."""
 
 from __future__ import annotations
 
