@@ -27,7 +27,16 @@ from harness.judge.rounds import REPETITIONS, Deadline, Rounds
 from harness.judge.runners import BaselineFailed, NoRoom, RunnerFailed
 from harness.judge.sides import Side, Staged, load, stage_solution
 from harness.judge.timing import TimedBlocks
-from harness.judge.verdict import correct, failed, one_line, overall, timed, weakest_trust, with_bounds
+from harness.judge.verdict import (
+    correct,
+    failed,
+    one_line,
+    overall,
+    timed,
+    weakest_trust,
+    with_baseline_alone,
+    with_bounds,
+)
 from harness.model.config import SandboxKind
 from harness.model.interval import summarise
 from harness.model.judging import (
@@ -340,6 +349,7 @@ class Evaluation:
         bounds = self._judge.bounds(self._problem, workload)
         sol_us = None if isinstance(bounds, NoBoundError) else bounds.sol_us
         result = timed(workload, times, tally, self._variant(workload), self._device, sol_us)
+        result = with_baseline_alone(result, self._baselines_alone_ns.get(workload.uuid, ()))
         return self._bounded(bounds, result)
 
     def _bounded(self, bounds: Bounds | NoBoundError, result: WorkloadResult) -> WorkloadResult:

@@ -57,6 +57,10 @@ class WorkloadResult(StrictModel):
     reason: str | None = None
     latency_us: float | None = None
     baseline_us: float | None = None
+    baseline_alone_us: float | None = None
+    """Latency of the baseline before the candidate's process existed, where the device needs it: information only."""
+    baseline_alone_ci95: tuple[float, float] | None = None
+    """Its 95 % interval, from batches in one process. Beside `baseline_us`, it shows a baseline that was slowed."""
     speedup: float | None = None
     """exp(mean of `log_ratios`) = baseline_us / latency_us."""
     speedup_ci95: tuple[float, float] | None = None
