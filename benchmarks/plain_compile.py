@@ -87,7 +87,7 @@ class Settings:
     limit_s: float
     """Seconds for all variants of one workload."""
     until: float
-    """time.monotonic after which no process is started."""
+    """time.monotonic after which no workload is started."""
 
     def row(self, task: Task, errors: dict[str, str | None], seconds: float) -> CompiledRow:
         """Return the result of a task."""
@@ -144,13 +144,13 @@ def compile_batch(tasks: Sequence[Task], settings: Settings, report: Callable[[C
     while remaining and time.monotonic() < settings.until:
         with _process(remaining, settings) as (process, lines):
             begin = time.monotonic()
-            while remaining:
+            while remaining and time.monotonic() < settings.until:
                 line = lines(settings.limit_s)
                 if line is None or not line.startswith("{"):
                     break
                 report(settings.row(remaining.pop(0), json.loads(line), time.monotonic() - begin))
                 begin = time.monotonic()
-            if not remaining:
+            if not remaining or time.monotonic() >= settings.until:
                 return
             code = process.poll()
         reason = f"no answer within {settings.limit_s:.0f} s" if line is None else f"the process ended (code {code})"
