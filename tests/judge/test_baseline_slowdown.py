@@ -62,6 +62,6 @@ def test_a_result_has_the_latency_of_the_baseline_alone() -> None:
     alone = with_baseline_alone(result, [0.9e3, 1.1e3, 1e3, 1e3])
     assert alone.baseline_alone_us == pytest.approx(1.0, rel=0.01)
     assert alone.baseline_alone_ci95 is not None
-    low, high = alone.baseline_alone_ci95
-    assert 0.8 < low < 1.0 < high < 1.2
+    ci95_low, ci95_high = alone.baseline_alone_ci95
+    assert 0.8 < ci95_low < 1.0 < ci95_high < 1.2
     assert with_baseline_alone(result, ()) == result
