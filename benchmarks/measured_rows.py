@@ -62,7 +62,7 @@ def read_rows(file: Path, like: MeasuredRow) -> list[MeasuredRow]:
     return [row for row in rows if _group(row) == _group(like)]
 
 
-def append_row(file: Path, row: MeasuredRow) -> None:
+def append_row(file: Path, row: BaseModel) -> None:
     """Append a row and flush it to disk.
 
     Args:

@@ -155,6 +155,7 @@ def baseline(
         measured = _baselines(judge, measured_problem, workspace, config, use_cache=False)
     fastest = _fastest(measured)
     tables = {"baseline": measured.baselines, "sealed_baseline": measured.sealed_baselines}
+    screened = {"baseline": measured.screened, "sealed_baseline": measured.sealed_screened}
     rows: list[dict[str, Any]] = [{"uuid": work.uuid, "axes": work.axes} for work in measured_problem.workloads]
     columns: dict[str, Any] = {
         "workload": lambda row: ", ".join(f"{name}={size}" for name, size in row["axes"].items()) or row["uuid"]
@@ -162,7 +163,8 @@ def baseline(
     for key, table in tables.items():
         if table:
             for row in rows:
-                row |= {f"{key}s": table[row["uuid"]], key: fastest[key].get(row["uuid"])}
+                slow = screened[key].get(row["uuid"], ())
+                row |= {f"{key}s": table[row["uuid"]], key: fastest[key].get(row["uuid"]), f"{key}_screened": slow}
             columns |= _columns(key, table)
     emit(rows, as_json=as_json, columns=columns)
     missing = (measured.environment.model_extra or {}).get("missing_baselines", {})
@@ -286,11 +288,15 @@ def _started_judge(chosen: DeviceChoice, workspace: Workspace | None, sandbox: S
 
 
 def _columns(key: str, table: Baselines) -> dict[str, Any]:
-    """Return columns for `emit`: the times of all variants by one clock, and the fastest variant."""
+    """Return columns for `emit`: the times of all variants by one clock, `~` for screened ones, and the fastest."""
     clock = "sealed " if key == "sealed_baseline" else ""
 
     def time(name: str) -> Any:  # noqa: ANN401
-        return lambda row: "-" if row[f"{key}s"].get(name) is None else f"{row[f'{key}s'][name]:.1f}"
+        def shown(row: dict[str, Any]) -> str:
+            time_us = row[f"{key}s"].get(name)
+            return "-" if time_us is None else f"{'~' * (name in row[f'{key}_screened'])}{time_us:.1f}"
+
+        return shown
 
     names = dict.fromkeys(name for times in table.values() for name in times)
     return {**{f"{clock}{name} us": time(name) for name in names}, f"{clock}baseline": lambda row: row[key] or "-"}
@@ -337,7 +343,10 @@ def _fastest(measured: JudgeAnswer) -> dict[str, dict[str, Variant]]:
     """Return the baseline fields of a request: the fastest variant of each workload, by both clocks."""
     from harness.daemon.drafts import fastest
 
-    return {"baseline": fastest(measured.baselines), "sealed_baseline": fastest(measured.sealed_baselines)}
+    return {
+        "baseline": fastest(measured.baselines, measured.screened),
+        "sealed_baseline": fastest(measured.sealed_baselines, measured.sealed_screened),
+    }
 
 
 def _show_progress(progress: JudgeProgress) -> None:

@@ -141,7 +141,7 @@ class JobPlanner:
             cites = job.cites if job.kind == "confirmation" else baseline.seq
             return Decided(drafts.unjudged_draft(self.config.run, job, language, judge, verdict, reason, of, cites))
 
-        variants = drafts.fastest(baseline.baselines)
+        variants = drafts.fastest(baseline.baselines, baseline.screened)
         if baseline.verdict is not Verdict.PASSED or len(variants) < len(problem.workloads):
             reason = baseline.reason or "no correct baseline for every workload"
             return decided(Verdict.INVALID_REFERENCE, f"see the baseline, entry {baseline.seq}: {reason}")
@@ -159,7 +159,7 @@ class JobPlanner:
             kind=job.kind,
             solution_dir=str(solution.directory),
             baseline=variants,
-            sealed_baseline=drafts.fastest(baseline.sealed_baselines),
+            sealed_baseline=drafts.fastest(baseline.sealed_baselines, baseline.sealed_screened),
             known_binaries={binary: Verdict(str(row.verdict)) for binary, row in known_binaries.items()},
         )
         return Ask(request, problem, solution.spec.language, baseline, source_hash(solution), known_binaries)

@@ -8,11 +8,13 @@ from typing import Any
 from harness.daemon.attempts import Loss
 from harness.daemon.queue import Job, Key
 from harness.model.entry import Candidate, Entry, EntryDraft, Fingerprint
-from harness.model.judging import Baselines, JudgeAnswer, JudgeReady, Summary, Variant
+from harness.model.judging import Baselines, JudgeAnswer, JudgeReady, Screened, Summary, Variant
 from harness.model.verdict import EntryKind, Verdict
 
 _MISSING = ("missing_baselines", "missing_sealed_baselines")
 """Fields of an environment: variant of the baseline -> reason for its missing time."""
+_MEASURED = ("baselines", "sealed_baselines", "screened", "sealed_screened")
+"""Fields of a measurement of baselines that its entry takes from the answer."""
 
 
 def _draft(kind: EntryKind, run: str, key: Key, judge: JudgeAnswer | JudgeReady, **fields: Any) -> EntryDraft:  # noqa: ANN401 - of an entry
@@ -42,7 +44,7 @@ def baseline_draft(run: str, key: Key, answer: JudgeAnswer) -> EntryDraft:
     Args:
         key: has the problem, its digest and the target.
     """
-    return _draft(EntryKind.BASELINE, run, key, answer, **_outcome(answer, "baselines", "sealed_baselines"))
+    return _draft(EntryKind.BASELINE, run, key, answer, **_outcome(answer, *_MEASURED))
 
 
 def lost_baseline_draft(run: str, key: Key, judge: JudgeReady, losses: Sequence[Loss]) -> EntryDraft:
@@ -150,13 +152,19 @@ def losses_in_words(losses: Sequence[Loss]) -> str:
     return f"ended the judge {times}; the last time, {losses[-1].reason}"
 
 
-def fastest(baselines: Baselines) -> dict[str, Variant]:
-    """Return workload -> the fastest correct variant of the reference; workloads without one are omitted."""
+def fastest(baselines: Baselines, screened: Screened) -> dict[str, Variant]:
+    """Return workload -> the fastest correct variant that was timed in full; workloads without one are omitted.
+
+    Args:
+        baselines: times by one clock.
+        screened: variants whose time comes from a few calls.
+    """
     best: dict[str, Variant] = {}
     for uuid, variants in baselines.items():
-        correct = {variant: latency for variant, latency in variants.items() if latency is not None}
-        if correct:
-            best[uuid] = min(correct, key=lambda variant: correct[variant])
+        slow = screened.get(uuid, ())
+        full = {name: latency for name, latency in variants.items() if latency is not None and name not in slow}
+        if full:
+            best[uuid] = min(full, key=lambda variant: full[variant])
     return best
 
 

@@ -131,7 +131,7 @@ def _recordable(task: Task, clock: Clock, number: int) -> RecordableWorkload:
     workload = task.problem.workloads[number]
     layout, plan = layout_of(task.problem, workload), task.planner.plan(clock, workload)
     memory = clock.memory(layout, 1, replace(plan, sets=1) if plan is not None else None)
-    return RecordableWorkload(workload, layout, memory, task.check_of(workload, clock), plan)
+    return RecordableWorkload(workload, layout, memory, task.check_of(workload), plan)
 
 
 def _results(task: Task, candidate: JudgedCandidate) -> list[WorkloadResult]:

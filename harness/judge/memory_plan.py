@@ -20,6 +20,8 @@ _PLACEMENTS_PER_CALL, _MIN_PLACEMENTS = 6.4, 4
 has three calls that count, which `placement_variance` needs."""
 _BUDGET_BYTES, _BUDGET_SHARE = 4 * GIB, 8
 """Limits of all placements of a runner together: bytes, and 1 / this share of the memory that is left for them."""
+_LEAST_TRUTH_SHARE = 16
+"""A float64 run keeps at least 1 / this share of the device: an operator needs its operands and its result there."""
 _SETS_BYTES = 2 * GIB
 """Inputs and outputs of one batch together, unless one set alone is larger."""
 
@@ -68,6 +70,10 @@ class MemoryPlan:
     """The prediction is not larger than the available memory."""
 
 
+ONE_SET = MemoryPlan(placements=1, sets=1, needed_bytes=0, fits=True)
+"""For calls that are not timed."""
+
+
 def fitting_sets(layout: Layout) -> int:
     """Return the largest number of a workload's sets in one batch, at least 1."""
     return max(1, _SETS_BYTES // (layout.input_stride + layout.output_stride))
@@ -83,6 +89,15 @@ def placement_count(size: int, room: int, calls: int) -> int:
     """
     usual = min(int(_PLACEMENTS_PER_CALL * calls), min(_BUDGET_BYTES, room // _BUDGET_SHARE) // size)
     return max(1, usual, min(_MIN_PLACEMENTS, room // _BUDGET_SHARE // size))
+
+
+def truth_budget(memory: MemoryState) -> int:
+    """Return the bytes that a float64 run may keep on the device; it moves the rest to host memory.
+
+    Args:
+        memory: current use of the device.
+    """
+    return max(memory.total // _LEAST_TRUTH_SHARE, memory.available - _SLACK_BYTES)
 
 
 def plan_memory(

@@ -7,16 +7,19 @@ no other program holds the device's memory (docs/judge.md, "Memory").
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
 from harness.errors import OutOfMachineMemoryError
+from harness.judge.checks import WorkloadCheck, WorkloadSets
 from harness.judge.devices.interface import Clock, Device
 from harness.judge.input_data.layout import layout_of
 from harness.judge.isolation.process_tree import is_descendant
 from harness.judge.memory_forecast import forecast
-from harness.judge.memory_plan import MemoryPlan, MemoryState, plan_memory
+from harness.judge.memory_plan import MemoryPlan, MemoryState, plan_memory, truth_budget
+from harness.judge.precision import Truth, find_truth
+from harness.judge.reference import Outputs, Reference, Value
 from harness.judge.runners import BaselineFailed, NoDeviceMemory, RunnerFailed, RunnerOutOfMemory
 from harness.judge.stages import timed_as
 from harness.model.judging import JudgeStage
@@ -80,6 +83,20 @@ class MemoryPlanner:
     def state(self) -> MemoryState | None:
         """Return the current use of the device's memory; None if it needs no plan."""
         return self._device.hardware.memory_state()
+
+    def check_of(self, reference: Reference, sets: WorkloadSets) -> WorkloadCheck:
+        """Return the check of a workload's outputs, whose float64 runs use the memory that is free.
+
+        Args:
+            reference: of the problem.
+            sets: writes its inputs.
+        """
+
+        def truth_of(of: Reference, inputs: Sequence[Value], expected: Outputs) -> Truth | str:
+            state = self.state()
+            return find_truth(of, inputs, expected, None if state is None else truth_budget(state))
+
+        return WorkloadCheck(reference, sets, self._device.hardware.summed, truth_of)
 
     def cause(self, lack: Exception, workload: Workload, state: MemoryState | None, candidate: int | None) -> Exception:
         """Return the exception that a second lack of memory on a workload means, although room was made for it.

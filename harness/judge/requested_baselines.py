@@ -1,4 +1,4 @@
-"""Baselines that are measured on request (`judge.more_baselines`): which of them a problem and a device have."""
+"""The baselines that a problem and a device have: those of every measurement, and those of `judge.more_baselines`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,35 @@ from harness.model.judging import LIBRARY_PREFIX, MoreBaseline, Variant
 from harness.model.problem import Problem
 from harness.sol.hardware import CPU
 
-_ON_GPUS_ONLY = frozenset({"max_autotune", "cuda_graph", "sdpa_efficient", "sdpa_cudnn", "cublaslt"})
+_ON_GPUS_ONLY = frozenset({"sdpa_efficient", "sdpa_cudnn", "cublaslt"})
 """PyTorch has two backends of `scaled_dot_product_attention` on a CPU: math and flash."""
 _ATTENTION = "scaled_dot_product_attention"
 _PRODUCT = re.compile(r"\b(linear|matmul|mm|bmm|addmm|baddbmm|einsum)\b|\w @ \w")
+_CONVOLUTION = re.compile(r"\b(conv[123]d|conv_transpose[123]d|convolution)\b")
+
+
+def can_autotune(problem: Problem) -> bool:
+    """Return true if the reference has products of matrices or convolutions, for which max-autotune has templates."""
+    reference = problem.definition.reference
+    return bool(_PRODUCT.search(reference) or _CONVOLUTION.search(reference))
+
+
+def standard_variants(problem: Problem, target: str) -> tuple[Variant, ...]:
+    """Return the forms of the reference that every measurement of a problem includes on a target.
+
+    On a GPU, compiled and eager calls are also captured as CUDA graphs, unless an input is a Python scalar, whose value
+    a graph cannot read again.
+
+    Args:
+        problem: the problem.
+        target: such as `cpu` or `h200`.
+    """
+    if target == CPU:
+        return ("eager", "compile")
+    has_scalars = any(spec.shape is None for spec in problem.definition.inputs.values())
+    graphs: tuple[Variant, ...] = () if has_scalars else ("compile_graph", "cuda_graph")
+    tuned: tuple[Variant, ...] = ("max_autotune",) if can_autotune(problem) else ()
+    return ("eager", "compile", *graphs, *tuned)
 
 
 def requested_variants(problem: Problem, target: str, requested: Sequence[MoreBaseline]) -> tuple[Variant, ...]:

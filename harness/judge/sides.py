@@ -26,7 +26,7 @@ from harness.model.problem import Problem, Workload
 from harness.model.solution import Solution
 from harness.runner.messages import Program
 
-COMPILED: tuple[Variant, ...] = ("compile", "max_autotune")
+COMPILED: tuple[Variant, ...] = ("compile", "compile_graph", "max_autotune")
 """Variants whose first call takes long."""
 _COMPILED_S, _COMPILING_S, _REFERENCE_S = 10.0, 90.0, 240.0
 """Seconds that a first call may take: Python may compile then, compiled code may not."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from harness.judge.checks import Tally
 from harness.judge.devices.interface import Clock
 from harness.judge.timing import TimedBlocks
-from harness.model.interval import SetupError, geometric_mean, workload_interval
+from harness.model.interval import SetupError, geometric_mean, mean_and_error, student_quantile, workload_interval
 from harness.model.judging import BoundRates, Variant, WorkloadResult
 from harness.model.problem import Workload
 from harness.model.verdict import Trust, Verdict, least_possible_us
@@ -93,6 +93,21 @@ def timed(
         variant=variant,
     )
     return _with_errors(result, tally)
+
+
+def with_baseline_alone(result: WorkloadResult, alone_ns: Sequence[float]) -> WorkloadResult:
+    """Add the latency of the baseline alone, with its interval.
+
+    Args:
+        result: result of a workload.
+        alone_ns: nanoseconds per call of each batch before the candidate's process existed; empty if not measured.
+    """
+    if len(alone_ns) < 2:
+        return result
+    mean, error = mean_and_error([math.log(time_ns / 1e3) for time_ns in alone_ns])
+    half_width = student_quantile(len(alone_ns) - 1, 0.975) * error
+    interval = math.exp(mean - half_width), math.exp(mean + half_width)
+    return result.model_copy(update={"baseline_alone_us": math.exp(mean), "baseline_alone_ci95": interval})
 
 
 def with_bounds(result: WorkloadResult, sol_us: float, floor_us: float, rates: BoundRates) -> WorkloadResult:

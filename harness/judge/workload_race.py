@@ -24,7 +24,7 @@ from harness.judge.runners import RunnerFailed
 from harness.judge.sides import COMPILED, Side, Staged, load
 from harness.judge.single_calls import REPETITIONS
 from harness.judge.timing import TimedBlocks
-from harness.judge.verdict import correct, failed, timed, with_bounds
+from harness.judge.verdict import correct, failed, timed, with_baseline_alone, with_bounds
 from harness.model.judging import JudgeProgress, JudgeRequest, Variant, WorkloadResult
 from harness.model.problem import Problem, Workload
 from harness.model.verdict import Verdict
@@ -56,14 +56,9 @@ class Task:
         """
         self.progress(JudgeProgress(id=self.request.id, stage=stage, done=done, of=len(self.problem.workloads)))
 
-    def check_of(self, workload: Workload, clock: Clock) -> WorkloadCheck:
-        """Return the check of a workload's outputs.
-
-        Args:
-            workload: the workload.
-            clock: times its calls.
-        """
-        return WorkloadCheck(self.reference, WorkloadSets(self.problem, self.inputs, workload), clock.hardware.summed)
+    def check_of(self, workload: Workload) -> WorkloadCheck:
+        """Return the check of a workload's outputs."""
+        return self.planner.check_of(self.reference, WorkloadSets(self.problem, self.inputs, workload))
 
 
 class CandidateRunner:
@@ -286,7 +281,7 @@ class WorkloadRace:
             memory = self._clock.memory(layout, count, plan)
             opponent = self._opponent(workload, plan, memory.capacity)
         candidate = self._candidate.side(deadline)
-        calls = CheckedCalls(memory, task.check_of(workload, self._clock), candidate, deadline, tally)
+        calls = CheckedCalls(memory, task.check_of(workload), candidate, deadline, tally)
         rounds = Rounds(calls, opponent, lambda: self._serve_check(deadline), alone_ns, count)
         rounds.warm_up_baseline()
         candidate.prepare(workload, layout, memory.capacity, plan=plan)
@@ -299,7 +294,7 @@ class WorkloadRace:
         cap_s = _TIMING_SHARE[task.request.kind] * task.request.max_judge_s / count
         for _ in range(REPETITIONS):  # a time below the hardware's bound accuses the candidate, so it is confirmed
             times = rounds.time(half_width, cap_s)
-            result = self._timed(workload, times, tally)
+            result = with_baseline_alone(self._timed(workload, times, tally), alone_ns)
             if result.verdict is not Verdict.SUSPECT:
                 break
             with deadline.extended():
@@ -333,7 +328,8 @@ class WorkloadRace:
             by_host = slowed_by(self._alone_ns(workload), [block.baseline_ns for block in entry.times.blocks])
             uncertainty = min(entry.times.slowdown_uncertainty, by_host)
             again = self._timed(workload, replace(entry.times, slowdown_uncertainty=uncertainty), entry.tally)
-            corrected.append(again.model_copy(update={"note": result.note}))
+            alone = {name: getattr(result, name) for name in ("baseline_alone_us", "baseline_alone_ci95")}
+            corrected.append(again.model_copy(update={"note": result.note, **alone}))
         return corrected
 
     def _timed(self, workload: Workload, times: TimedBlocks, tally: Tally) -> WorkloadResult:

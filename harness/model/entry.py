@@ -9,7 +9,16 @@ from pydantic import Field, field_validator, model_validator
 
 from harness.model.base_models import StrictModel
 from harness.model.counters import KernelResources
-from harness.model.judging import Baselines, Cost, DeviceRecord, EnvironmentRecord, Recording, Summary, WorkloadResult
+from harness.model.judging import (
+    Baselines,
+    Cost,
+    DeviceRecord,
+    EnvironmentRecord,
+    Recording,
+    Screened,
+    Summary,
+    WorkloadResult,
+)
 from harness.model.verdict import EntryKind, Trust, Verdict
 
 LEDGER_FORMAT: Literal[1] = 1
@@ -73,6 +82,10 @@ class EntryDraft(StrictModel):
     baselines: Baselines = Field(default_factory=dict)
     sealed_baselines: Baselines = Field(default_factory=dict)
     """Measured by the clock for sealed candidates; empty where the device has one clock, and in older entries."""
+    screened: Screened = Field(default_factory=dict)
+    """Variants of `baselines` whose time comes from a few calls; none of them is the fastest."""
+    sealed_screened: Screened = Field(default_factory=dict)
+    """The same for `sealed_baselines`."""
     summary: Summary | None = None
     cost: Cost | None = None
     note: str | None = None

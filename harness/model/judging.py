@@ -34,23 +34,25 @@ PROTOCOL_FIX = (
 )
 
 
-ReferenceForm = Literal[
-    "max_autotune", "cuda_graph", "sdpa_math", "sdpa_flash", "sdpa_efficient", "sdpa_cudnn", "cublaslt"
-]
-"""Form of the reference that is measured on request: `torch.compile(mode="max-autotune")`, eagerly captured as a CUDA
-graph, eagerly with one backend of `scaled_dot_product_attention` only, eagerly with cuBLASLt's products."""
+StandardForm = Literal["eager", "compile", "compile_graph", "max_autotune", "cuda_graph"]
+"""Form of the reference that every measurement includes where it exists: eager; under `torch.compile`; this captured as
+a CUDA graph; under `torch.compile` with max-autotune, captured where that works; eager and captured."""
+ReferenceForm = Literal["sdpa_math", "sdpa_flash", "sdpa_efficient", "sdpa_cudnn", "cublaslt"]
+"""Form of the reference that is measured on request: eagerly with one backend of `scaled_dot_product_attention` only,
+eagerly with cuBLASLt's products."""
 MoreBaseline = ReferenceForm | Literal["library"]
 """What is measured on request; `library` stands for each file of the problem's `baselines/`."""
 LIBRARY_PREFIX = "library_"
 LibraryVariant = Annotated[str, StringConstraints(pattern=r"^library_[a-z][a-z0-9_]*$")]
 """`library_NAME`: the file `baselines/NAME.py` of the problem."""
-Variant = Literal["eager", "compile", "baseline"] | ReferenceForm | LibraryVariant
-"""A baseline: the reference eagerly or under `torch.compile`, the problem's `baseline/`, or one that is measured on
-request."""
+Variant = StandardForm | Literal["baseline"] | ReferenceForm | LibraryVariant
+"""A baseline: a form of the reference, the problem's `baseline/`, or one that is measured on request."""
 BoundRates = Literal["listed", "measured"]
 """Source of the device's rates in a bound: the vendor's figures, or a measurement on the judge's host."""
 Baselines = dict[str, dict[Variant, float | None]]
 """Workload uuid -> variant -> microseconds per call by one clock; null where the variant is incorrect."""
+Screened = dict[str, tuple[Variant, ...]]
+"""Workload uuid -> correct variants whose time comes from a few calls, which were too slow to be the fastest."""
 
 
 class WorkloadResult(StrictModel):
@@ -61,6 +63,10 @@ class WorkloadResult(StrictModel):
     reason: str | None = None
     latency_us: float | None = None
     baseline_us: float | None = None
+    baseline_alone_us: float | None = None
+    """Latency of the baseline before the candidate's process existed, where the device needs it: information only."""
+    baseline_alone_ci95: tuple[float, float] | None = None
+    """Its 95 % interval, from batches in one process. Beside `baseline_us`, it shows a baseline that was slowed."""
     speedup: float | None = None
     """exp(mean of `log_ratios`) = baseline_us / latency_us."""
     speedup_ci95: tuple[float, float] | None = None
@@ -237,6 +243,10 @@ class JudgeAnswer(_Versioned):
     """Kind `baseline`: latencies by the clock for bounded candidates."""
     sealed_baselines: Baselines = Field(default_factory=dict)
     """Kind `baseline`: latencies by the clock for sealed candidates; empty where the device has one clock."""
+    screened: Screened = Field(default_factory=dict)
+    """Kind `baseline`: variants of `baselines` that were screened only, and cannot be the baseline of a speed-up."""
+    sealed_screened: Screened = Field(default_factory=dict)
+    """The same for `sealed_baselines`."""
 
 
 class JudgeReady(_Versioned):

@@ -16,7 +16,7 @@ import torch
 
 from .device_memory import AddressRange, PhysicalMemory, bytes_tensor
 from .messages import DeviceMemory, Prepare, SlotField
-from .shared_memory import SCALAR_FORMATS, WorkloadSlots
+from .shared_memory import SCALAR_FORMATS, WorkloadSlots, tensor_of_bytes
 
 
 class PlacementMemory:
@@ -32,7 +32,7 @@ class PlacementMemory:
         self.scalars = mmap.mmap(descriptor, sizes.scalar_bytes, mmap.MAP_SHARED, mmap.PROT_READ)
         os.close(descriptor)
         torch.zeros(1, device="cuda")
-        self._window, self.all = window(sizes.window_bytes)
+        self._window = AddressRange.reserve(sizes.window_bytes)
 
     @property
     def address(self) -> int:
@@ -57,20 +57,6 @@ class PlacementMemory:
             memory.close()  # the mapping keeps it
 
 
-def window(size: int) -> tuple[AddressRange, torch.Tensor]:
-    """Return reserved addresses and a uint8 tensor of their bytes, which is valid while memory is mapped.
-
-    Torch checks an address when it creates a tensor there, so that some memory must be mapped at that moment.
-    """
-    reserved = AddressRange.reserve(size)
-    temporary = PhysicalMemory.create(1)
-    reserved.map(temporary)
-    whole: torch.Tensor = bytes_tensor(reserved.address, size)
-    reserved.unmap()
-    temporary.close()
-    return reserved, whole
-
-
 @dataclass(frozen=True)
 class CudaWorkload(WorkloadSlots):
     """The slots of one workload in device memory; a slot is a placement."""
@@ -82,9 +68,10 @@ class CudaWorkload(WorkloadSlots):
     """Of a sealed solution: `ResolvedPlan` as plain data."""
 
     def _tensor(self, field: SlotField, begin: int) -> torch.Tensor:
-        at = begin + field.offset
-        flat = self.memory.all[at : at + field.bytes].view(getattr(torch, field.dtype))
-        return flat.view(field.shape)
+        """Return a tensor with a storage of its own. Its memory must be mapped, because torch checks the address."""
+        if field.bytes == 0:
+            return torch.empty(field.shape, dtype=getattr(torch, field.dtype), device="cuda")
+        return tensor_of_bytes(bytes_tensor(self.memory.address + begin + field.offset, field.bytes), field)
 
     def input_tensors(self, slot: int) -> list[Any]:
         """See `WorkloadSlots`."""

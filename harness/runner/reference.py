@@ -6,6 +6,8 @@ A reference is trusted code, called in the same way as a candidate: its results 
 torch.compile the copy is part of the compiled function, so that the compiler can write results directly to the outputs.
 For an input that it updates, a reference receives the output that has the input's content. It updates this output in
 place, and nothing is copied.
+
+Each workload is compiled for its own shapes, as in a script of a user who has this workload only.
 """
 
 from __future__ import annotations
@@ -20,7 +22,17 @@ from .messages import Load, SlotField
 from .pytorch import Call, SplitCall, load_function, prepare, split_call, store
 from .shared_memory import WorkloadSlots
 
-_COMPILE_MODES = {"compile": None, "max_autotune": "max-autotune"}
+UNCAPTURED = {"compile_graph": "compile", "max_autotune": "max_autotune_uncaptured"}
+"""Variant that is captured as a CUDA graph -> name under which the same compiled function is called directly. A first
+call under this name compiles it with real inputs, before the capture."""
+_COMPILE_MODES = {
+    "compile": None,
+    "compile_graph": None,
+    "max_autotune": "max-autotune-no-cudagraphs",
+    UNCAPTURED["max_autotune"]: "max-autotune-no-cudagraphs",
+}
+"""Mode of torch.compile by variant. Its own CUDA graphs copy the inputs of each call; graphs captured here do not."""
+_MOST_COMPILATIONS = 1 << 16
 _ATTENTION = ("flash", "mem_efficient", "math", "cudnn")
 _BY_VARIANT = {"sdpa_math": "math", "sdpa_flash": "flash", "sdpa_efficient": "mem_efficient", "sdpa_cudnn": "cudnn"}
 _WARM_UPS = 2
@@ -30,8 +42,9 @@ _WARM_UPS = 2
 def load(message: Load) -> Callable[[WorkloadSlots], Call | SplitCall]:
     """Import the reference and return a function that prepares a workload's variant."""
     run = load_function(message.program.source, message.program.entry)
-    build = split_call if message.reads_events else prepare
-    compiled: dict[str, Callable[..., Any]] = {}
+    timed = message.reads_events
+    build = split_call if timed else prepare
+    compiled: dict[tuple[str | None, bool | None], Callable[..., Any]] = {}
     backends = _TorchBackends()
 
     def workload_call(workload: WorkloadSlots) -> Call | SplitCall:
@@ -42,7 +55,7 @@ def load(message: Load) -> Callable[[WorkloadSlots], Call | SplitCall]:
         complete = _completed(run, fields, updated) if updated else run
         slots = _updated_slots(workload, updated) if updated else workload
         if workload.variant == "cuda_graph":
-            return _graph_call(complete, slots, timed=message.reads_events)
+            return _whole(_captured(complete, slots), timed=timed)
         if workload.variant not in _COMPILE_MODES:
             return build(complete, slots, {}, destination_passing=False)
 
@@ -53,24 +66,43 @@ def load(message: Load) -> Callable[[WorkloadSlots], Call | SplitCall]:
             ]
             store(complete(*inputs), values[input_count:], fields)
 
-        if workload.variant not in compiled:
-            mode = _COMPILE_MODES[workload.variant]
-            compiled[workload.variant] = torch.compile(run_into, dynamic=True, mode=mode)
-        return build(compiled[workload.variant], workload, {}, destination_passing=True)
+        # A Python scalar may have another value in each call. Static values would be compiled one by one.
+        key = mode, dynamic = _COMPILE_MODES[workload.variant], None if workload.scalar_readers() else False
+        if key not in compiled:
+            compiled[key] = _compiled(run_into, mode=mode, dynamic=dynamic)
+        if workload.variant in UNCAPTURED:
+            try:
+                return _whole(_captured(compiled[key], workload, destination_passing=True), timed=timed)
+            except (RuntimeError, ValueError):
+                if workload.variant == "compile_graph":
+                    raise
+                torch.cuda.synchronize()
+        return build(compiled[key], workload, {}, destination_passing=True)
 
     return workload_call
 
 
-def _graph_call(complete: Callable[..., Any], slots: WorkloadSlots, *, timed: bool) -> Call | SplitCall:
-    compute, deliver = _captured(complete, slots)
-    return (compute, deliver) if timed else lambda slot: deliver(compute(slot), slot)
+def _compiled(function: Callable[..., Any], *, mode: str | None, dynamic: bool | None) -> Callable[..., Any]:
+    """Return a function under torch.compile. It fails instead of running eagerly when it was compiled too often."""
+    from torch._dynamo import config  # noqa: PLC0415 - the import takes a second
+
+    config.recompile_limit = config.accumulated_recompile_limit = _MOST_COMPILATIONS
+    config.fail_on_recompile_limit_hit = True
+    return torch.compile(function, dynamic=dynamic, mode=mode)
 
 
-def _captured(function: Callable[..., Any], workload: WorkloadSlots) -> SplitCall:
+def _whole(call: SplitCall, *, timed: bool) -> Call | SplitCall:
+    """Return a call in two parts as one call, unless its parts are timed separately."""
+    compute, deliver = call
+    return call if timed else lambda slot: deliver(compute(slot), slot)
+
+
+def _captured(function: Callable[..., Any], workload: WorkloadSlots, *, destination_passing: bool = False) -> SplitCall:
     """Return a call in two parts: the replay of a placement's graph, and the copy of returned values to the outputs.
 
     Each placement has its own graph, because a graph contains the addresses of its inputs. All graphs are captured when
-    the workload is prepared, so that no timed call contains a capture.
+    the workload is prepared, so that no timed call contains a capture. The judge has written no inputs then. The calls
+    before the capture get zeros, because arbitrary indices could be out of bounds.
     Source: PyTorch documentation, CUDA semantics, "CUDA Graphs" (warm-up on a side stream, shared memory pools).
 
     Raises:
@@ -81,6 +113,10 @@ def _captured(function: Callable[..., Any], workload: WorkloadSlots) -> SplitCal
         raise ValueError("a CUDA graph contains the values of Python scalars, and an input here is a Python scalar")
     outputs = [workload.output_tensors(slot) for slot in range(workload.slots)]
     inputs = [workload.input_tensors(slot) for slot in range(workload.slots)]
+    for tensor in (*inputs[0], *outputs[0]):
+        tensor.untyped_storage().fill_(0)
+    if destination_passing:
+        inputs = [[*slot_inputs, *slot_outputs] for slot_inputs, slot_outputs in zip(inputs, outputs, strict=True)]
     _warm_up(function, inputs[0])
     pool = torch.cuda.graph_pool_handle()
     graphs: list[torch.cuda.CUDAGraph] = []
@@ -96,7 +132,8 @@ def _captured(function: Callable[..., Any], workload: WorkloadSlots) -> SplitCal
         return returned[slot]
 
     def deliver(value: Any, slot: int) -> None:  # noqa: ANN401
-        store(value, outputs[slot], workload.outputs)
+        if not destination_passing:
+            store(value, outputs[slot], workload.outputs)
 
     return compute, deliver
 

@@ -147,8 +147,24 @@ class HostWorkload(WorkloadSlots):
 def _tensor(memory: mmap.mmap, field: SlotField, base: int) -> torch.Tensor:
     import torch  # noqa: PLC0415 - as at the top
 
-    dtype = getattr(torch, field.dtype)
-    count = field.bytes // dtype.itemsize
-    if count == 0:
-        return torch.empty(field.shape, dtype=dtype)
-    return torch.frombuffer(memory, dtype=dtype, count=count, offset=base + field.offset).view(field.shape)
+    if field.bytes == 0:
+        return torch.empty(field.shape, dtype=getattr(torch, field.dtype))
+    raw = torch.frombuffer(memory, dtype=torch.uint8, count=field.bytes, offset=base + field.offset)
+    return tensor_of_bytes(raw, field)
+
+
+def tensor_of_bytes(raw: torch.Tensor, field: SlotField) -> torch.Tensor:
+    """Return the tensor of a field, which is not a view of another tensor and has the storage of its bytes.
+
+    `torch.compile` refuses functions that write to views of several dtypes of one storage. A user's tensors have a
+    storage each, and so have those of a call.
+
+    Args:
+        raw: the field's bytes, a tensor that has a storage of its own.
+        field: the input or output.
+    """
+    import torch  # noqa: PLC0415 - as at the top
+
+    strides = torch.empty(field.shape, device="meta").stride()
+    tensor = torch.empty(0, dtype=getattr(torch, field.dtype), device=raw.device)
+    return tensor.set_(raw.untyped_storage(), 0, field.shape, strides)

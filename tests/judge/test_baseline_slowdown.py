@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from harness.judge.baseline.slowdown import slowed_by
+from harness.judge.verdict import with_baseline_alone
+from harness.model.judging import WorkloadResult
 from harness.model.verdict import Verdict
 from harness.workspace.blocking_judge import judge_process
 from tests.judge.courtroom import judge, write_cpp, write_problem
@@ -53,3 +55,13 @@ def test_only_a_slowdown_that_ends_with_the_candidate_widens_the_interval(
     (workload,) = answer.workloads
     assert workload.process_error is not None
     assert (workload.process_error > math.log(1.5)) == still_fast, workload.process_error
+
+
+def test_a_result_has_the_latency_of_the_baseline_alone() -> None:
+    result = WorkloadResult(uuid="w", verdict=Verdict.PASSED, baseline_us=2.0)
+    alone = with_baseline_alone(result, [0.9e3, 1.1e3, 1e3, 1e3])
+    assert alone.baseline_alone_us == pytest.approx(1.0, rel=0.01)
+    assert alone.baseline_alone_ci95 is not None
+    ci95_low, ci95_high = alone.baseline_alone_ci95
+    assert 0.8 < ci95_low < 1.0 < ci95_high < 1.2
+    assert with_baseline_alone(result, ()) == result

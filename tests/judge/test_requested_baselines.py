@@ -17,7 +17,7 @@ from harness.judge.baseline import baseline_runners, baselines
 from harness.judge.devices.interface import RunnerTrust
 from harness.judge.input_data.inputs import InputSource
 from harness.judge.reference import load_reference
-from harness.judge.requested_baselines import find_library_baseline, requested_variants
+from harness.judge.requested_baselines import find_library_baseline, requested_variants, standard_variants
 from harness.judge.runners import BaselineFailed
 from harness.judge.sides import Stage, Staged
 from harness.model.judging import MoreBaseline
@@ -30,7 +30,7 @@ from tests.judge.problem_in_memory import problem, tensor
 from tests.judge.test_baseline_variants import ADD, Slots, ThreeWorkloads
 
 ALL: tuple[MoreBaseline, ...] = (
-    "max_autotune", "cuda_graph", "sdpa_math", "sdpa_flash", "sdpa_efficient", "sdpa_cudnn", "cublaslt", "library",
+    "sdpa_math", "sdpa_flash", "sdpa_efficient", "sdpa_cudnn", "cublaslt", "library",
 )  # fmt: skip
 ATTENTION = """
 import torch.nn.functional as F
@@ -50,13 +50,9 @@ VECTOR = tensor("float32", "n")
         (ADD, "cpu", ()),
         (ATTENTION, "cpu", ("sdpa_math", "sdpa_flash")),
         (LINEAR, "cpu", ()),
-        (ADD, "h200", ("max_autotune", "cuda_graph")),
-        (
-            ATTENTION,
-            "h200",
-            ("max_autotune", "cuda_graph", "sdpa_math", "sdpa_flash", "sdpa_efficient", "sdpa_cudnn"),
-        ),
-        (LINEAR, "h200", ("max_autotune", "cuda_graph", "cublaslt")),
+        (ADD, "h200", ()),
+        (ATTENTION, "h200", ("sdpa_math", "sdpa_flash", "sdpa_efficient", "sdpa_cudnn")),
+        (LINEAR, "h200", ("cublaslt",)),
     ],
 )
 def test_a_problem_has_the_variants_that_its_reference_and_the_device_allow(
@@ -65,6 +61,29 @@ def test_a_problem_has_the_variants_that_its_reference_and_the_device_allow(
     sample_problem = problem({"x": VECTOR}, {"y": VECTOR}, source, {"n": 4})
     assert requested_variants(sample_problem, target, ALL) == expected
     assert requested_variants(sample_problem, target, ()) == ()
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "expected"),
+    [
+        (LINEAR, "cpu", ("eager", "compile")),
+        (ADD, "h200", ("eager", "compile", "compile_graph", "cuda_graph")),
+        (LINEAR, "h200", ("eager", "compile", "compile_graph", "cuda_graph", "max_autotune")),
+        (
+            "import torch\n\ndef run(x):\n    return torch.conv1d(x, x)\n",
+            "h200",
+            ("eager", "compile", "compile_graph", "cuda_graph", "max_autotune"),
+        ),
+    ],
+)
+def test_every_measurement_includes_the_forms_that_exist(source: str, target: str, expected: tuple[str, ...]) -> None:
+    assert standard_variants(problem({"x": VECTOR}, {"y": VECTOR}, source, {"n": 4}), target) == expected
+
+
+def test_a_call_with_python_scalars_cannot_be_captured() -> None:
+    scalar = {"dtype": "float32", "shape": None}
+    sample_problem = problem({"x": VECTOR, "factor": scalar}, {"y": VECTOR}, FACTOR, {"n": 4})
+    assert standard_variants(sample_problem, "h200") == ("eager", "compile")
 
 
 @pytest.fixture
@@ -99,12 +118,12 @@ class Libraries(ThreeWorkloads):
 
 
 def test_a_missing_library_has_a_reason_instead_of_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(baselines, "_variant", lambda *_: 1.0)
+    monkeypatch.setattr(baselines, "_screening_us", lambda *_: 1.0)
+    monkeypatch.setattr(baselines, "_full_us", lambda *_: 1.0)
     sample_problem = problem({"x": VECTOR}, {"y": VECTOR}, ADD, {"n": 4})
     libraries: Any = Libraries({})
     clock: Any = _Clock()
     source = InputSource(sample_problem, reference=load_reference(sample_problem))
-    extra_variants = ("library_absent", "library_torch_mul")
     bench = baselines.Bench(
         "1",
         sample_problem,
@@ -114,7 +133,7 @@ def test_a_missing_library_has_a_reason_instead_of_a_time(monkeypatch: pytest.Mo
         libraries,
         "baseline",
         lambda _: None,
-        extra=extra_variants,
+        ("eager", "compile", "library_absent", "library_torch_mul"),
     )
     assert bench.times() == {"w": {"eager": 1.0, "compile": 1.0, "library_absent": None, "library_torch_mul": 1.0}}
     assert bench.missing == {"library_absent": "not installed"}

@@ -108,7 +108,8 @@ def test_a_reference_that_fails_on_one_clock_is_missing_there(monkeypatch: pytes
         runners=SimpleNamespace(settle=lambda: None),
         memory=lambda *_: SimpleNamespace(capacity=4),
     )
-    monkeypatch.setattr(baselines, "_variant", lambda *_: 5.0)
+    monkeypatch.setattr(baselines, "_screening_us", lambda *_: 5.0)
+    monkeypatch.setattr(baselines, "_full_us", lambda *_: 5.0)
 
     def bench(opponents: Any) -> baselines.Bench:
         source = InputSource(scale, reference=reference)

@@ -17,6 +17,7 @@ from harness.judge.build.builder import BuildFailed
 from harness.judge.devices.interface import Clock, RunnerTrust
 from harness.judge.input_data.inputs import InputSource
 from harness.judge.input_data.layout import layout_of
+from harness.judge.memory_plan import ONE_SET
 from harness.judge.reference import load_reference
 from harness.judge.requested_baselines import find_library_baseline, is_library
 from harness.judge.runners import BaselineFailed, RunnerFailed
@@ -24,6 +25,7 @@ from harness.judge.sides import Side, load, load_solution_side, stage_reference,
 from harness.model.config import SandboxKind
 from harness.model.judging import Variant
 from harness.model.problem import Problem, Workload
+from harness.runner.reference import UNCAPTURED
 
 _KEPT = 3
 _COMPILE_S = 240.0
@@ -49,7 +51,8 @@ class Opponents:
         self._sandbox = sandbox
         self._trusted: OrderedDict[tuple[str, Variant], Side] = OrderedDict()
         """By digest of the problem and `_runner_of` a variant."""
-        self._compiled: set[tuple[str, str, Variant]] = set()
+        self._compiled: set[tuple[str, str, str]] = set()
+        """Digest of the problem, workload, and name of the compiled form in a runner."""
 
     def trusted(self, problem: Problem, variant: Variant) -> Side:
         """Return the runner of a library baseline, or of the reference, which has one runner for all its forms.
@@ -111,24 +114,30 @@ class Opponents:
         Raises:
             BaselineFailed: the reference cannot be compiled.
         """
+        form = UNCAPTURED.get(variant, variant)  # a capture comes later, in each `Side.prepare`
+        missing = [
+            (done, workload)
+            for done, workload in enumerate(workloads)
+            if (problem.digest, workload.uuid, form) not in self._compiled
+        ]
+        if not missing:
+            return
         side = self.trusted(problem, variant)
         source = InputSource(problem, reference=load_reference(problem), device=self._clock.hardware.memory_on)
-        for done, workload in enumerate(workloads):
-            if (problem.digest, workload.uuid, variant) in self._compiled:
-                continue
+        for done, workload in missing:
             progress(done)
             layout = layout_of(problem, workload)
-            memory = self._clock.memory(layout)
+            memory = self._clock.memory(layout, 1, ONE_SET)
             try:
-                side.prepare(workload, layout, 1, variant)
+                side.prepare(workload, layout, 1, form, ONE_SET)
                 source.refill(workload, memory.views(0))
                 side.batch(memory, range(1), _COMPILE_S)
             except BaselineFailed as failure:
                 self.drop(problem)
                 method = "torch.compile" if variant == "compile" else variant
-                reason = failure.broken.reason if failure.broken else str(failure)
+                reason = failure.broken.reason if failure.broken is not None else str(failure)
                 raise BaselineFailed(f"{method} of the reference: {reason}", broken=failure.broken) from None
-            self._compiled.add((problem.digest, workload.uuid, variant))
+            self._compiled.add((problem.digest, workload.uuid, form))
 
     def _drop(self, digest: str, key: Variant) -> None:
         side = self._trusted.pop((digest, key), None)
