@@ -77,9 +77,9 @@ class MemoryBudget(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for identity, storage in results.items():
             if identity not in operands and identity not in self._resident and storage.resizable():
                 self._track(identity, storage)
+        self.peak_bytes = max(self.peak_bytes, self.live_bytes)
         # Results are larger than expected where their size depends on values.
         self._make_room(0, operands.keys() | results.keys())
-        self.peak_bytes = max(self.peak_bytes, self.live_bytes)
         return out
 
     def pin(self, tensors: Sequence[torch.Tensor]) -> None:

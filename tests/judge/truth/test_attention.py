@@ -114,6 +114,14 @@ def test_blocks_broadcast_and_are_views_of_other_layouts() -> None:
 
 
 @pytest.mark.usefixtures("_small_blocks")
+def test_hidden_queries_have_no_gradient() -> None:
+    query, key, value = (operand.requires_grad_() for operand in operands(2, 6))
+    gradients = torch.autograd.grad(attention(query, key, value, hiding_mask()).sum(), (query, key, value))
+    assert all(bool(gradient.isfinite().all()) for gradient in gradients)
+    assert float(gradients[0][..., 3, :].abs().max()) == 0.0
+
+
+@pytest.mark.usefixtures("_small_blocks")
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_blocks_are_differentiable(is_causal: bool) -> None:
     query, key, value = operands(2, 6)
