@@ -139,6 +139,10 @@ class WorkloadCheck:
         """Return a check for another candidate, whose first ordinary calls are compared with float64 again."""
         return replace(self, _ordinary_checks=0)
 
+    def skip_float64(self) -> None:
+        """Compare no further call with float64, except a secret random choice."""
+        self._ordinary_checks = max(self._ordinary_checks, _FLOAT64_CHECKS)
+
     @timed_as(JudgeStage.REFERENCE)
     def expected(self, inputs: Sequence[Value]) -> dict[str, torch.Tensor]:
         """Return the reference's outputs by name.

@@ -18,6 +18,17 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and _MESSAGES.search(str(error)) is not None
 
 
+def as_out_of_memory(error: BaseException) -> BaseException:
+    """Return an exception of a library for exhausted memory as the type that torch's own allocator raises.
+
+    Args:
+        error: an exception for which `is_out_of_memory` returns true.
+    """
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return error
+    return torch.OutOfMemoryError(str(error))
+
+
 def release_frames(error: BaseException) -> None:
     """Clear the local variables of the finished calls of an exception, which keep tensors alive while it is handled."""
     link: BaseException | None = error

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from harness.judge.out_of_memory import is_out_of_memory, release_frames
+from harness.judge.out_of_memory import as_out_of_memory, is_out_of_memory, release_frames
 from harness.judge.reference import InvalidReferenceError, Reference, Value, by_name
 from harness.judge.truth.memory_budget import memory_budget
 from harness.judge.truth.wider_floats import RAISED, InWiderFloats, default_dtype, narrower
@@ -174,7 +174,7 @@ def _run_in_float64(
         return f"no float64 truth: {error.message}"
     except Exception as error:  # any other failure of the problem's own code means no truth
         if is_out_of_memory(error):
-            raise
+            raise as_out_of_memory(error) from None
         return f"no float64 truth: the reference raises {type(error).__name__} in float64: {error}".splitlines()[0]
 
 

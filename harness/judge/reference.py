@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from harness.errors import FormatError
-from harness.judge.out_of_memory import is_out_of_memory, release_frames
+from harness.judge.out_of_memory import as_out_of_memory, is_out_of_memory, release_frames
 from harness.model.problem import Definition, Problem
 from harness.sol.problem_tensors import torch_dtype
 
@@ -52,7 +52,7 @@ class Reference:
         except Exception as error:
             if is_out_of_memory(error):  # a condition of the machine
                 release_frames(error)
-                raise
+                raise as_out_of_memory(error) from None
             raise InvalidReferenceError(
                 f"the reference raised {type(error).__name__}: {error}", where=self.definition.name
             ) from error

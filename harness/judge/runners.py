@@ -394,6 +394,10 @@ class Standby:
         self._ahead = ahead
         self._ready: list[Runner] = []
 
+    def expect(self, ahead: int) -> None:
+        """Keep another number of runners started from now on."""
+        self._ahead = ahead
+
     def start(self) -> None:
         """Start the missing runners, and warm up those that have imported. Not allowed while a batch is timed."""
         for runner in self._ready:

@@ -84,6 +84,11 @@ class CudaRunners(RunnerPool):
         del needs_torch
         return (self._trusted_standby if trust is RunnerTrust.REFERENCE else self._standby).take()
 
+    def expect(self, ahead: RunnersAhead) -> None:
+        """Keep other numbers of runners started from now on, for a series of requests that takes more of one kind."""
+        self._standby.expect(ahead.candidates)
+        self._trusted_standby.expect(ahead.references)
+
     def clean(self) -> Runner:
         """Return a new runner for the judge's own calls, which is like those of candidates."""
         return self._standby.take()
