@@ -328,9 +328,8 @@ def run(device: Device, arguments: argparse.Namespace, cache: Path) -> list[Pass
 
 def report(rows: Sequence[PassRow]) -> None:
     """Print the numbers of results, the failures and the stages."""
-    print(
-        f"{len(rows)} workloads of {len({row.problem for row in rows})} problems: {dict(Counter(r.verdict for r in rows))}"
-    )
+    problems, verdicts = {row.problem for row in rows}, Counter(row.verdict for row in rows)
+    print(f"{len(rows)} workloads of {len(problems)} problems: {dict(verdicts)}")
     print(f"checked again after room was made: {sum(row.attempts > 1 for row in rows)}")
     reasons = Counter(row.note for row in rows if row.note is not None)
     print(f"without a float64 run: {sum(reasons.values())}")

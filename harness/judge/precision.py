@@ -172,7 +172,7 @@ def _run_in_float64(
         return _run(torch.float64, reference, inputs, argument, budget_bytes)
     except InvalidReferenceError as error:
         return f"no float64 truth: {error.message}"
-    except Exception as error:  # any other failure of the problem's own code means no truth
+    except Exception as error:  # noqa: BLE001 - any other failure of the problem's own code means no truth
         if is_out_of_memory(error):
             raise as_out_of_memory(error) from None
         return f"no float64 truth: the reference raises {type(error).__name__} in float64: {error}".splitlines()[0]
