@@ -1,7 +1,7 @@
 """Check the judge on every workload of every problem, without timing. A file stores each result, so that it can resume.
 
     python -m benchmarks.corpus_pass --file FILE [--device cuda] [--variant eager|compile] [--problems GLOB,...]
-        [--largest N] [--draw N] [--seed S] [--ends] [--hold-gib G] [--shard I/N] [--seconds S]
+        [--largest N] [--draw N] [--seed S] [--truth-gib LOW-HIGH] [--ends] [--hold-gib G] [--shard I/N] [--seconds S]
 
 Each workload's reference makes two calls in a runner, on fresh inputs in the judge's memory. The outputs of both are
 compared with the reference in the judge, those of the first with the float64 run too. Memory is planned, and made free
@@ -9,6 +9,7 @@ where it lacks, as in an evaluation.
 
 - `--largest N` and `--draw N` select the N problems with the largest predicted memory and N others by a seed; without
   them, and without `--problems`, all problems are checked.
+- `--truth-gib LOW-HIGH` selects workloads whose float64 run is predicted to need this much memory.
 - `--ends` takes the smallest and the largest workload of each problem only.
 - `--hold-gib G` lets another process hold G GiB of the device meanwhile. A workload that does not fit then is a fault
   of the machine ("retry"), and no verdict.
@@ -47,6 +48,7 @@ from harness.judge.devices.interface import Device
 from harness.judge.devices.opening import open_device
 from harness.judge.input_data.inputs import InputSource
 from harness.judge.input_data.layout import layout_of
+from harness.judge.isolation.resource_limits import GIB
 from harness.judge.memory_forecast import forecast
 from harness.judge.memory_planner import LACK, MemoryPlanner
 from harness.judge.reference import Reference, load_reference
@@ -274,6 +276,7 @@ def _device_bytes(device: Device) -> int | None:
 def run(device: Device, arguments: argparse.Namespace, cache: Path) -> list[PassRow]:
     """Check the selected workloads until the time is over, and return all results, also those of earlier runs."""
     end = time.monotonic() + arguments.seconds
+    low, high = (float(limit) for limit in arguments.truth_gib.split("-"))
     record = device.record()
 
     def row(problem: str, workload: str, **fields: object) -> PassRow:
@@ -291,7 +294,12 @@ def run(device: Device, arguments: argparse.Namespace, cache: Path) -> list[Pass
     judge = Pass(device, cache, arguments.sandbox, arguments.variant)
     try:
         for problem in selected(arguments):
-            todo = [work for work in workloads_of(problem, ends=arguments.ends) if (problem.key, work.uuid) not in done]
+            todo = [
+                workload
+                for workload in workloads_of(problem, ends=arguments.ends)
+                if (problem.key, workload.uuid) not in done
+                and low <= forecast(problem, workload).truth_bytes / GIB < high
+            ]
             if not todo:
                 continue
             judge.reserve(problem)
@@ -356,6 +364,7 @@ def main() -> None:
     parser.add_argument("--largest", type=int, default=0)
     parser.add_argument("--draw", type=int, default=0)
     parser.add_argument("--seed", type=int, default=20261124)
+    parser.add_argument("--truth-gib", default="0-1000000")
     parser.add_argument("--ends", action="store_true")
     parser.add_argument("--hold-gib", type=int, default=0)
     parser.add_argument("--shard", default="1/1")

@@ -57,11 +57,14 @@ class CallMemory:
     def __init__(self, unit: int) -> None:
         self.pool = PlacementPool(unit)
         self.scalars = Region(_SCALAR_BYTES, sealed=True)
+        self._is_open = True
 
     def close(self) -> None:
-        """Release all memory that no runner has."""
-        self.pool.close()
-        self.scalars.close()
+        """Release all memory that no runner has; once, although each clock calls it."""
+        if self._is_open:
+            self._is_open = False
+            self.pool.close()
+            self.scalars.close()
 
 
 class CudaClock(Clock):
