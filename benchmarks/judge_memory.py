@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import random
+import shutil
 import sys
 import tempfile
 import time
@@ -42,17 +43,12 @@ def shortened(key: str, root: Path) -> Path:
     """
     source = PROBLEMS / key
     problem, directory = load_problem(source, key=key), root / key.replace("/", "-")
-    directory.mkdir()
+    shutil.copytree(source, directory, ignore=shutil.ignore_patterns("solutions", "baselines"))
     smallest = sorted(problem.workloads, key=lambda workload: layout_of(problem, workload).io_bytes)[:_WORKLOADS]
     uuids = {workload.uuid for workload in smallest}
-    lines = [line for line in (source / "workload.jsonl").read_text().splitlines() if line.strip()]
-    kept = [
-        line
-        for line in lines
-        if json.loads(line).get("uuid", json.loads(line).get("workload", {}).get("uuid")) in uuids
-    ]
+    lines = (source / "workload.jsonl").read_text().splitlines()
+    kept = [line for line in lines if line.strip() and json.loads(line)["uuid"] in uuids]
     (directory / "workload.jsonl").write_text("\n".join(kept) + "\n")
-    (directory / "definition.json").write_text((source / "definition.json").read_text())
     return directory
 
 
@@ -98,12 +94,10 @@ def main() -> None:
     if len(readings) <= _FIRST:
         raise SystemExit(f"only {len(readings)} evaluations: more than {_FIRST} are needed")
     first, last = readings[_FIRST - 1], readings[-1]
-    rows = [
-        (name, first[part], last[part], last[part] - first[part]) for part, name in enumerate(("resident", "device"))
-    ]
-    print(
-        tabulate(rows, headers=("memory in GiB", f"after {_FIRST}", f"after {len(readings)}", "growth"), floatfmt=".2f")
-    )
+    named = zip(("resident", "device"), first, last, strict=True)
+    rows = [(name, before, after, after - before) for name, before, after in named]
+    headers = ("memory in GiB", f"after {_FIRST}", f"after {len(readings)}", "growth")
+    print(tabulate(rows, headers=headers, floatfmt=".2f"))
     sys.exit(any(growth * GIB > _MOST_GROWTH for *_, growth in rows))
 
 
