@@ -15,11 +15,12 @@ from harness.daemon.drafts import fastest
 from harness.judge.baseline import baselines
 from harness.judge.input_data.inputs import InputSource
 from harness.judge.reference import load_reference
-from harness.judge.runners import BaselineFailed, NoRoom, RunnerFailed
+from harness.judge.runners import BaselineFailed, NoDeviceMemory, RunnerFailed
 from harness.model.judging import Variant
 from harness.model.verdict import Verdict
 from harness.runner import reference
 from harness.runner.messages import HostMemory, Load, Program, SlotField
+from tests.judge.planner_stand_in import memory_state, planner_of
 from tests.judge.problem_in_memory import problem, tensor
 
 ADD = "def run(x):\n    return x + 1\n"
@@ -28,7 +29,7 @@ ADD = "def run(x):\n    return x + 1\n"
 class ThreeWorkloads:
     """Stand-in for the reference's runners without a GPU.
 
-    A variant in `fails` raises its error: a `BaselineFailed` when it is compiled, another one when it is prepared.
+    A variant in `fails` raises its error: when it is compiled if no runner broke, otherwise when it is prepared.
     """
 
     def __init__(self, fails: dict[str, Exception] | None = None) -> None:
@@ -37,7 +38,7 @@ class ThreeWorkloads:
         self.dropped: list[str] = []
 
     def compile_ahead(self, _problem: object, _workloads: object, _progress: object, variant: str = "compile") -> None:
-        if isinstance(self.fails.get(variant), BaselineFailed):
+        if self._fails_to_compile(variant):
             raise self.fails[variant]
 
     def trusted(self, _: object, __: str) -> ThreeWorkloads:
@@ -46,10 +47,19 @@ class ThreeWorkloads:
     def drop(self, _: object, variant: str) -> None:
         self.dropped.append(variant)
 
-    def prepare(self, workload: Any, _layout: object, _slots: object, variant: str) -> None:
+    def prepare(self, workload: Any, _layout: object, _slots: object, variant: str, _plan: object) -> None:
         self.prepared.append((workload.uuid, variant))
-        if variant in self.fails and not isinstance(self.fails[variant], BaselineFailed):
+        if variant in self.fails and not self._fails_to_compile(variant):
             raise self.fails[variant]
+
+    def _fails_to_compile(self, variant: str) -> bool:
+        failure = self.fails.get(variant)
+        return isinstance(failure, BaselineFailed) and failure.broken is None
+
+
+def broken(verdict: Verdict, reason: str) -> BaselineFailed:
+    """Return the failure of a baseline whose runner cannot be used any more."""
+    return BaselineFailed(reason, broken=RunnerFailed(verdict, reason))
 
 
 class Readings:
@@ -83,18 +93,18 @@ def bench(opponents: ThreeWorkloads, *variants: Variant) -> baselines.Bench:
     clock: Any = SimpleNamespace(
         hardware=SimpleNamespace(summed=None),
         runners=SimpleNamespace(settle=lambda: None),
-        memory=lambda _: SimpleNamespace(capacity=4),
+        memory=lambda *_: SimpleNamespace(capacity=4),
+        most_calls=lambda _: 4,
     )
     source = InputSource(sample_problem, reference=load_reference(sample_problem))
     runners: Any = opponents
     return baselines.Bench(
-        "1",
         sample_problem,
         load_reference(sample_problem),
         source,
         clock,
         runners,
-        "baseline",
+        planner_of(sample_problem, memory_state()).planner,
         lambda _: None,
         ("eager", "compile", *variants),
     )
@@ -114,7 +124,7 @@ def test_only_variants_that_could_be_the_fastest_are_timed_in_full(monkeypatch: 
 
 def test_a_variant_that_fails_when_it_is_timed_in_full_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     readings = Readings(monkeypatch, {"eager": 3.0, "compile": 1.0})
-    readings.fails_in_full = {("a", "compile"): RunnerFailed(Verdict.TIMEOUT, "no answer")}
+    readings.fails_in_full = {("a", "compile"): broken(Verdict.TIMEOUT, "no answer")}
     measured = bench(ThreeWorkloads())
     table = measured.times()
     assert (table["a"], table["b"]) == ({"eager": 3.1, "compile": None}, {"eager": 3.0, "compile": 1.1})
@@ -123,7 +133,7 @@ def test_a_variant_that_fails_when_it_is_timed_in_full_leaves_the_others(monkeyp
 
 def test_a_variant_that_cannot_be_prepared_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
     Readings(monkeypatch, {"eager": 1.0, "compile": 1.0, "cuda_graph": 1.0})
-    opponents = ThreeWorkloads({"cuda_graph": RunnerFailed(Verdict.RUNTIME_ERROR, "RuntimeError: not captured")})
+    opponents = ThreeWorkloads({"cuda_graph": broken(Verdict.RUNTIME_ERROR, "RuntimeError: not captured")})
     measured = bench(opponents, "cuda_graph")
     table = measured.times()
     assert [uuid for uuid, variant in opponents.prepared if variant == "cuda_graph"] == ["a"]
@@ -144,22 +154,23 @@ def test_a_variant_that_is_wrong_or_lacks_memory_on_one_workload_is_tried_on_the
     assert table["a"] == {"eager": 1.1, "compile": None, "cuda_graph": 1.1}
     assert table["b"] == {"eager": 1.1, "compile": 1.1, "cuda_graph": None}
     assert table["c"] == {"eager": 1.1, "compile": 1.1, "cuda_graph": 1.1}
-    assert measured.missing == {"compile": "workload a: output `y`: wrong", "cuda_graph": "workload b: full"}
+    assert measured.missing["compile"] == "workload a: output `y`: wrong"
+    assert measured.missing["cuda_graph"].startswith("workload b: the device is too small")
     assert opponents.dropped == ["cuda_graph"], "a wrong output does not break a runner"
 
 
 def test_a_workload_without_memory_does_not_end_the_trials_of_a_variant(monkeypatch: pytest.MonkeyPatch) -> None:
     Readings(monkeypatch, {"eager": 1.0, "compile": 1.0, "cuda_graph": 1.0})
-    opponents = ThreeWorkloads({"cuda_graph": NoRoom(torch.OutOfMemoryError("full"))})
+    opponents = ThreeWorkloads({"cuda_graph": NoDeviceMemory("full")})
     bench(opponents, "cuda_graph").times()
-    assert [uuid for uuid, variant in opponents.prepared if variant == "cuda_graph"] == ["a", "b", "c"]
+    assert [uuid for uuid, variant in opponents.prepared if variant == "cuda_graph"] == [*"aabbcc"], "once more each"
 
 
 def test_a_variant_that_does_not_compile_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     Readings(monkeypatch, {"eager": 1.0, "compile": 1.0})
     measured = bench(ThreeWorkloads({"max_autotune": BaselineFailed("no template")}), "max_autotune")
     assert measured.times()["b"] == {"eager": 1.1, "compile": 1.1, "max_autotune": None}
-    assert measured.missing == {"max_autotune": "no template"}
+    assert measured.missing == {"max_autotune": "workload a: no template"}
     assert bench(ThreeWorkloads()).times()["a"] == {"eager": 1.1, "compile": 1.1}
 
 

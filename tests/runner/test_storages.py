@@ -15,7 +15,8 @@ import torch
 
 from harness.runner import cuda_workload, reference
 from harness.runner.cuda_workload import CudaWorkload
-from harness.runner.shared_memory import HostWorkload, SharedMemory, SlotField, WorkloadSlots, address
+from harness.runner.messages import HostMemory, Load, Program, SlotField
+from harness.runner.shared_memory import HostWorkload, SharedMemory, WorkloadSlots, address
 
 SEVERAL_DTYPES = """
 import torch
@@ -105,7 +106,7 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any
     def loaded(source: str) -> Any:
         file = tmp_path / "reference.py"
         file.write_text(source)
-        return reference.load({"source": str(file), "entry": "run"})
+        return reference.load(Load(Program("reference", "run", source=str(file)), HostMemory(0, 0)))
 
     monkeypatch.setattr(torch, "compile", aot_eager)
     torch._dynamo.reset()  # noqa: SLF001 - other tests compile the same code
