@@ -66,9 +66,10 @@ def _capture(function: Callable[..., Any], inputs: Sequence[Any]) -> None:
     graph.replay()
 
 
-def judge_compiler(source: Path) -> Compiler:
+def judge_compiler(source: Path, device: str) -> Compiler:
     """Return what compiles the reference of a file with the loader of the judge's runners, at every placement."""
-    prepare = reference.load(Load(Program("reference", "run", source=str(source)), HostMemory(0, 0)))
+    memory = DeviceMemory(0, 0) if device == "cuda" else HostMemory(0, 0)
+    prepare = reference.load(Load(Program("reference", "run", source=str(source)), memory))
 
     def compile_in_judge(problem: Problem, workload: Workload, variant: str, device: torch.device) -> None:
         layout = layout_of(problem, workload)
@@ -151,7 +152,7 @@ def compile_errors(name: str, uuid: str, way: str, device: str, module: str) -> 
     with tempfile.TemporaryDirectory() as directory:
         source = Path(directory) / f"{module}.py"
         source.write_text(problem.definition.reference)
-        compiler = (plain_compiler if way == "plain" else judge_compiler)(source)
+        compiler = plain_compiler(source) if way == "plain" else judge_compiler(source, device)
         for variant in variants_of(device):
             if variant == "max_autotune" and not can_autotune(problem):
                 continue

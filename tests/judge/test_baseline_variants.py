@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -19,7 +19,8 @@ from harness.judge.runners import BaselineFailed, NoDeviceMemory, RunnerFailed
 from harness.model.judging import Variant
 from harness.model.verdict import Verdict
 from harness.runner import reference
-from harness.runner.messages import HostMemory, Load, Program, SlotField
+from harness.runner.messages import DeviceMemory, HostMemory, Load, Program, SlotField
+from harness.runner.shared_memory import WorkloadSlots
 from tests.judge.planner_stand_in import memory_state, planner_of
 from tests.judge.problem_in_memory import problem, tensor
 
@@ -220,7 +221,7 @@ class Slots:
 def loaded(tmp_path: Path) -> Callable[[Any], Any]:
     source = tmp_path / "reference.py"
     source.write_text(ADD)
-    return reference.load(Load(Program("reference", "run", source=str(source)), HostMemory(0, 0)))
+    return reference.load(Load(Program("reference", "run", source=str(source)), DeviceMemory(0, 0)))
 
 
 class Graph:
@@ -308,6 +309,18 @@ def test_the_values_of_python_scalars_are_not_compiled_one_by_one(
 ) -> None:
     loaded(Slots("compile", [(0, "int", [1, 2])]))
     assert compiler.options == [(None, None)]
+
+
+@pytest.mark.parametrize("scalars", [[], [(0, "int", [1, 2])]])
+def test_a_cpu_compiles_once_with_dynamic_shapes(
+    tmp_path: Path, compiler: Compiler, scalars: list[tuple[int, str, Any]]
+) -> None:
+    source = tmp_path / "reference.py"
+    source.write_text(ADD)
+    prepare = reference.load(Load(Program("reference", "run", source=str(source)), HostMemory(0, 0)))
+    for _ in range(2):
+        prepare(cast("WorkloadSlots", Slots("compile", scalars)))
+    assert compiler.options == [(None, True)]
 
 
 def test_every_placement_has_a_graph_that_was_captured_before_it_is_called(

@@ -247,14 +247,19 @@ def test_waiting_for_threads_without_work_is_of_the_present_stage() -> None:
     [
         ("", {"memory": 110, "candidate": 3}),
         ("eager", {"memory": 110, "opponent": 3}),
-        ("compile", {"compile": 111, "opponent": 2}),
+        ("compile", {"memory": 10, "compile": 101, "opponent": 2}),
     ],
 )
 def test_the_stage_of_a_sides_batches_follows_from_its_variant(variant: str, expected: dict[str, float]) -> None:
     clock = FakeClock()
 
+    def prepare(*_: object, **__: object) -> None:
+        with timed_as(JudgeStage.MEMORY):
+            clock.advance(10)
+        clock.advance(100)
+
     device_clock = create_autospec(Clock, instance=True)
-    device_clock.prepare.side_effect = lambda *_, **__: clock.advance(110)
+    device_clock.prepare.side_effect = prepare
     device_clock.time_calls.side_effect = lambda *_: clock.advance(1)
     trust = RunnerTrust.REFERENCE if variant else RunnerTrust.CANDIDATE
     connection = Connection(create_autospec(Runner, instance=True), trust)
