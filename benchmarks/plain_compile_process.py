@@ -26,6 +26,7 @@ from harness.judge.reference import Value
 from harness.judge.requested_baselines import can_autotune
 from harness.model.problem import Problem, Workload
 from harness.runner import reference
+from harness.runner.messages import DeviceMemory, HostMemory, Load, Program
 from harness.runner.pytorch import load_function
 from harness.runner.shared_memory import SCALAR_FORMATS, HostWorkload, SharedMemory, WorkloadSlots
 
@@ -65,9 +66,10 @@ def _capture(function: Callable[..., Any], inputs: Sequence[Any]) -> None:
     graph.replay()
 
 
-def judge_compiler(source: Path) -> Compiler:
+def judge_compiler(source: Path, device: str) -> Compiler:
     """Return what compiles the reference of a file with the loader of the judge's runners, at every placement."""
-    prepare = reference.load({"source": str(source), "entry": "run"})
+    memory = DeviceMemory(0, 0) if device == "cuda" else HostMemory(0, 0)
+    prepare = reference.load(Load(Program("reference", "run", source=str(source)), memory))
 
     def compile_in_judge(problem: Problem, workload: Workload, variant: str, device: torch.device) -> None:
         layout = layout_of(problem, workload)
@@ -127,11 +129,11 @@ def _device_slots(layout: Layout, variant: str, values: Sequence[Value]) -> Work
     os.ftruncate(scalars, mmap.PAGESIZE * (1 + _SLOTS * len(row) // mmap.PAGESIZE))
     os.pwrite(scalars, _SLOTS * row, 0)
     size = memories[0].bytes
-    placements = PlacementMemory((scalars,), {"scalar_bytes": os.fstat(scalars).st_size, "window_bytes": _SLOTS * size})
+    placements = PlacementMemory(scalars, DeviceMemory(_SLOTS * size, os.fstat(scalars).st_size))
     placements.map([memory.descriptor() for memory in memories], size)
     for memory in memories:
         memory.close()
-    return placements.workload({**layout.message(_SLOTS, variant), "placement_bytes": size})
+    return placements.workload(layout.message(_SLOTS, variant, placement_bytes=size))
 
 
 def compile_errors(name: str, uuid: str, way: str, device: str, module: str) -> dict[str, str | None]:
@@ -150,7 +152,7 @@ def compile_errors(name: str, uuid: str, way: str, device: str, module: str) -> 
     with tempfile.TemporaryDirectory() as directory:
         source = Path(directory) / f"{module}.py"
         source.write_text(problem.definition.reference)
-        compiler = (plain_compiler if way == "plain" else judge_compiler)(source)
+        compiler = plain_compiler(source) if way == "plain" else judge_compiler(source, device)
         for variant in variants_of(device):
             if variant == "max_autotune" and not can_autotune(problem):
                 continue

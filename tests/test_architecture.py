@@ -283,6 +283,28 @@ def test_two_classes_of_a_name_are_found(tmp_path: Path) -> None:
     assert class_names(sorted(tmp_path.glob("*.py"))) == {"Record": ["a.py: Record", "b.py: _Record"]}
 
 
+_MAX_CLASS_LINES = 300
+
+
+def long_classes(source: str) -> dict[str, int]:
+    """Return the classes of a source that are too long, with their lines."""
+    lines = {
+        node.name: (node.end_lineno or 0) - node.lineno + 1 for node in nodes(source) if isinstance(node, ast.ClassDef)
+    }
+    return {name: count for name, count in lines.items() if count > _MAX_CLASS_LINES}
+
+
+def test_no_class_of_the_judge_is_too_long() -> None:
+    files = [path for path in modules() if package_of(path) == "judge"]
+    long = {path.relative_to(PACKAGE).as_posix(): long_classes(path.read_text()) for path in files}
+    assert {name: classes for name, classes in long.items() if classes} == {}, "divide it by responsibilities"
+
+
+def test_a_long_class_is_found() -> None:
+    body = "    value = 1\n"
+    assert long_classes(f"class Long:\n{body * 300}\nclass Short:\n{body * 299}") == {"Long": 301}
+
+
 @pytest.mark.slow
 def test_every_module_imports_alone_and_light_ones_stay_light() -> None:
     """One fresh interpreter imports each module alone; model and store never pull in torch."""

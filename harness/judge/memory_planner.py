@@ -109,17 +109,22 @@ class MemoryPlanner:
 
         Returns:
             `RunnerFailed` if the candidate is the cause, `OutOfMachineMemoryError` if other programs hold memory or the
-            driver does not say who does, `BaselineFailed` if the device is too small for the problem.
+            driver does not say who does, `BaselineFailed` if the device is too small for the problem. On a device whose
+            memory needs no plan, the candidate is the cause of its own failed allocations.
         """
         where = f"{self._problem.key}, workload {workload.uuid}"
         needed = forecast(self._problem, workload)
         message = f"device memory does not suffice ({lack})"
+        is_own_report = isinstance(lack, RunnerOutOfMemory) and not lack.of_baseline
+        if state is None and is_own_report:
+            # Not a condition of the machine: a candidate could report it in every call, and end the judge each time.
+            return RunnerFailed(Verdict.RUNTIME_ERROR, str(lack))
         if state is None or state.is_shared:
             described = "" if state is None else f"; {state.described()}"
             return OutOfMachineMemoryError(f"{message}{described}", where=where, remedy=_END_OTHERS)
         held = held_bytes(state, candidate)
-        if isinstance(lack, RunnerOutOfMemory) and not lack.of_baseline:
-            return RunnerFailed(Verdict.RUNTIME_ERROR, f"{lack.reason} (its processes hold {_gib(held)})")
+        if is_own_report:
+            return RunnerFailed(Verdict.RUNTIME_ERROR, f"{lack} (its processes hold {_gib(held)})")
         if held > max(state.total // _HELD_SHARE, 2 * needed.reference_bytes):
             return RunnerFailed(
                 Verdict.RUNTIME_ERROR, f"left no memory on the device: its processes hold {_gib(held)} ({lack})"

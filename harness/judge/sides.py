@@ -251,13 +251,18 @@ def load(clock: Clock, runner: Runner, staged: Staged, trust: RunnerTrust, *, is
 
     Raises:
         RunnerFailed: loading crashed, raised or took too long.
+        RunnerOutOfMemory: the runner did not get device memory.
     """
     try:
         program = staged.put(Stage(runner.stage, runner.inside))
     except BaseException:
         clock.runners.end(runner)
         raise
-    connection = clock.open(runner, program, trust)
+    try:
+        connection = clock.open(runner, program, trust)
+    except RunnerOutOfMemory as lack:
+        lack.of_baseline = is_baseline
+        raise
     return Side(clock, connection, staged.first_call_s, staged.plans, is_baseline)
 
 

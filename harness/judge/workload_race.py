@@ -132,7 +132,9 @@ class WorkloadRace:
             OutOfMachineMemoryError: other programs use the memory that is missing.
         """
         try:
-            self._with_room(self._prepare_opponents)
+            problem = self._task.problem
+            largest = max(problem.workloads, key=lambda workload: layout_of(problem, workload).io_bytes)
+            self._with_room(self._prepare_opponents, largest)
             alone_ns: Mapping[str, Sequence[float]] = {}
             if self._clock.work_outlasts_stop:
                 alone_ns = {workload.uuid: self._alone_ns(workload) for workload in self._task.problem.workloads}
@@ -146,21 +148,31 @@ class WorkloadRace:
 
     # -- memory
 
-    def _with_room(self, work: Callable[[], None]) -> None:
-        """Do work without the candidate, and once more after room was made if device memory lacks."""
+    def _with_room(self, work: Callable[[], None], workload: Workload) -> None:
+        """Do work without the candidate, and once more after room was made if device memory lacks.
+
+        Raises:
+            BaselineFailed: the device is too small for the workload.
+            OutOfMachineMemoryError: other programs use the memory that is missing.
+        """
         with contextlib.suppress(
             *LACK
         ):  # outside of the handler the exception no longer keeps the tensors of its frames
             work()
             return
-        self._task.planner.make_room()
-        self._reload_own_baseline()
-        work()
+        planner = self._task.planner
+        planner.make_room()
+        try:
+            self._reload_own_baseline()
+            work()
+        except LACK as lack:
+            raise planner.cause(lack, workload, planner.state(), None) from lack
 
     def _reload_own_baseline(self) -> None:
         """Start the problem's `baseline/` again, if it is used: its process keeps memory of earlier workloads."""
         if self._own_baseline is not None:
-            self._own_baseline.close()
+            previous, self._own_baseline = self._own_baseline, None
+            previous.close()
             self._own_baseline = self._opponents.own(self._task.problem)
 
     def _plan(self, workload: Workload, *, sparing: bool = False) -> MemoryPlan | None:
@@ -212,7 +224,7 @@ class WorkloadRace:
             side = self._opponent(workload, plan, memory.capacity)
             times_ns = time_baseline_alone(side, memory, WorkloadSets(task.problem, task.inputs, workload))
 
-        self._with_room(time_alone)
+        self._with_room(time_alone, workload)
         return times_ns
 
     # -- workloads
@@ -257,8 +269,9 @@ class WorkloadRace:
         self._candidate.end()
         with deadline.extended():
             self._task.planner.make_room()
-            self._reload_own_baseline()
         try:
+            with deadline.extended():
+                self._reload_own_baseline()
             return self._judged_once(workload, deadline, alone_ns, tally, timing=timing, sparing=True)
         except LACK as lack:
             state, candidate = self._task.planner.state(), self._candidate.first_process

@@ -7,7 +7,8 @@ torch.compile the copy is part of the compiled function, so that the compiler ca
 For an input that it updates, a reference receives the output that has the input's content. It updates this output in
 place, and nothing is copied.
 
-Each workload is compiled for its own shapes, as in a script of a user who has this workload only.
+On a GPU each workload is compiled for its own shapes, as in a script of a user who has this workload only. On a CPU one
+compilation with dynamic shapes serves all workloads, because each starts a C++ compiler, which takes tens of seconds.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 
 import torch
 
-from .messages import Load, SlotField
+from .messages import HostMemory, Load, SlotField
 from .pytorch import Call, SplitCall, load_function, prepare, split_call, store
 from .shared_memory import WorkloadSlots
 
@@ -66,8 +67,7 @@ def load(message: Load) -> Callable[[WorkloadSlots], Call | SplitCall]:
             ]
             store(complete(*inputs), values[input_count:], fields)
 
-        # A Python scalar may have another value in each call. Static values would be compiled one by one.
-        key = mode, dynamic = _COMPILE_MODES[workload.variant], None if workload.scalar_readers() else False
+        key = mode, dynamic = _COMPILE_MODES[workload.variant], _dynamic_shapes(message, workload)
         if key not in compiled:
             compiled[key] = _compiled(run_into, mode=mode, dynamic=dynamic)
         if workload.variant in UNCAPTURED:
@@ -80,6 +80,14 @@ def load(message: Load) -> Callable[[WorkloadSlots], Call | SplitCall]:
         return build(compiled[key], workload, {}, destination_passing=True)
 
     return workload_call
+
+
+def _dynamic_shapes(message: Load, workload: WorkloadSlots) -> bool | None:
+    """Return the argument `dynamic` of torch.compile."""
+    if isinstance(message.memory, HostMemory):
+        return True
+    # A Python scalar may have another value in each call. Static values would be compiled one by one.
+    return None if workload.scalar_readers() else False
 
 
 def _compiled(function: Callable[..., Any], *, mode: str | None, dynamic: bool | None) -> Callable[..., Any]:

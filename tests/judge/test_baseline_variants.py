@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -15,11 +15,13 @@ from harness.daemon.drafts import fastest
 from harness.judge.baseline import baselines
 from harness.judge.input_data.inputs import InputSource
 from harness.judge.reference import load_reference
-from harness.judge.runners import BaselineFailed, NoRoom, RunnerFailed
+from harness.judge.runners import BaselineFailed, NoDeviceMemory, RunnerFailed
 from harness.model.judging import Variant
 from harness.model.verdict import Verdict
 from harness.runner import reference
-from harness.runner.messages import HostMemory, Load, Program, SlotField
+from harness.runner.messages import DeviceMemory, HostMemory, Load, Program, SlotField
+from harness.runner.shared_memory import WorkloadSlots
+from tests.judge.planner_stand_in import memory_state, planner_of
 from tests.judge.problem_in_memory import problem, tensor
 
 ADD = "def run(x):\n    return x + 1\n"
@@ -28,7 +30,7 @@ ADD = "def run(x):\n    return x + 1\n"
 class ThreeWorkloads:
     """Stand-in for the reference's runners without a GPU.
 
-    A variant in `fails` raises its error: a `BaselineFailed` when it is compiled, another one when it is prepared.
+    A variant in `fails` raises its error: when it is compiled if no runner broke, otherwise when it is prepared.
     """
 
     def __init__(self, fails: dict[str, Exception] | None = None) -> None:
@@ -37,7 +39,7 @@ class ThreeWorkloads:
         self.dropped: list[str] = []
 
     def compile_ahead(self, _problem: object, _workloads: object, _progress: object, variant: str = "compile") -> None:
-        if isinstance(self.fails.get(variant), BaselineFailed):
+        if self._fails_to_compile(variant):
             raise self.fails[variant]
 
     def trusted(self, _: object, __: str) -> ThreeWorkloads:
@@ -46,10 +48,19 @@ class ThreeWorkloads:
     def drop(self, _: object, variant: str) -> None:
         self.dropped.append(variant)
 
-    def prepare(self, workload: Any, _layout: object, _slots: object, variant: str) -> None:
+    def prepare(self, workload: Any, _layout: object, _slots: object, variant: str, _plan: object) -> None:
         self.prepared.append((workload.uuid, variant))
-        if variant in self.fails and not isinstance(self.fails[variant], BaselineFailed):
+        if variant in self.fails and not self._fails_to_compile(variant):
             raise self.fails[variant]
+
+    def _fails_to_compile(self, variant: str) -> bool:
+        failure = self.fails.get(variant)
+        return isinstance(failure, BaselineFailed) and failure.broken is None
+
+
+def broken(verdict: Verdict, reason: str) -> BaselineFailed:
+    """Return the failure of a baseline whose runner cannot be used any more."""
+    return BaselineFailed(reason, broken=RunnerFailed(verdict, reason))
 
 
 class Readings:
@@ -83,18 +94,18 @@ def bench(opponents: ThreeWorkloads, *variants: Variant) -> baselines.Bench:
     clock: Any = SimpleNamespace(
         hardware=SimpleNamespace(summed=None),
         runners=SimpleNamespace(settle=lambda: None),
-        memory=lambda _: SimpleNamespace(capacity=4),
+        memory=lambda *_: SimpleNamespace(capacity=4),
+        most_calls=lambda _: 4,
     )
     source = InputSource(sample_problem, reference=load_reference(sample_problem))
     runners: Any = opponents
     return baselines.Bench(
-        "1",
         sample_problem,
         load_reference(sample_problem),
         source,
         clock,
         runners,
-        "baseline",
+        planner_of(sample_problem, memory_state()).planner,
         lambda _: None,
         ("eager", "compile", *variants),
     )
@@ -114,7 +125,7 @@ def test_only_variants_that_could_be_the_fastest_are_timed_in_full(monkeypatch: 
 
 def test_a_variant_that_fails_when_it_is_timed_in_full_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     readings = Readings(monkeypatch, {"eager": 3.0, "compile": 1.0})
-    readings.fails_in_full = {("a", "compile"): RunnerFailed(Verdict.TIMEOUT, "no answer")}
+    readings.fails_in_full = {("a", "compile"): broken(Verdict.TIMEOUT, "no answer")}
     measured = bench(ThreeWorkloads())
     table = measured.times()
     assert (table["a"], table["b"]) == ({"eager": 3.1, "compile": None}, {"eager": 3.0, "compile": 1.1})
@@ -123,7 +134,7 @@ def test_a_variant_that_fails_when_it_is_timed_in_full_leaves_the_others(monkeyp
 
 def test_a_variant_that_cannot_be_prepared_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
     Readings(monkeypatch, {"eager": 1.0, "compile": 1.0, "cuda_graph": 1.0})
-    opponents = ThreeWorkloads({"cuda_graph": RunnerFailed(Verdict.RUNTIME_ERROR, "RuntimeError: not captured")})
+    opponents = ThreeWorkloads({"cuda_graph": broken(Verdict.RUNTIME_ERROR, "RuntimeError: not captured")})
     measured = bench(opponents, "cuda_graph")
     table = measured.times()
     assert [uuid for uuid, variant in opponents.prepared if variant == "cuda_graph"] == ["a"]
@@ -144,22 +155,23 @@ def test_a_variant_that_is_wrong_or_lacks_memory_on_one_workload_is_tried_on_the
     assert table["a"] == {"eager": 1.1, "compile": None, "cuda_graph": 1.1}
     assert table["b"] == {"eager": 1.1, "compile": 1.1, "cuda_graph": None}
     assert table["c"] == {"eager": 1.1, "compile": 1.1, "cuda_graph": 1.1}
-    assert measured.missing == {"compile": "workload a: output `y`: wrong", "cuda_graph": "workload b: full"}
+    assert measured.missing["compile"] == "workload a: output `y`: wrong"
+    assert measured.missing["cuda_graph"].startswith("workload b: the device is too small")
     assert opponents.dropped == ["cuda_graph"], "a wrong output does not break a runner"
 
 
 def test_a_workload_without_memory_does_not_end_the_trials_of_a_variant(monkeypatch: pytest.MonkeyPatch) -> None:
     Readings(monkeypatch, {"eager": 1.0, "compile": 1.0, "cuda_graph": 1.0})
-    opponents = ThreeWorkloads({"cuda_graph": NoRoom(torch.OutOfMemoryError("full"))})
+    opponents = ThreeWorkloads({"cuda_graph": NoDeviceMemory("full")})
     bench(opponents, "cuda_graph").times()
-    assert [uuid for uuid, variant in opponents.prepared if variant == "cuda_graph"] == ["a", "b", "c"]
+    assert [uuid for uuid, variant in opponents.prepared if variant == "cuda_graph"] == [*"aabbcc"], "once more each"
 
 
 def test_a_variant_that_does_not_compile_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     Readings(monkeypatch, {"eager": 1.0, "compile": 1.0})
     measured = bench(ThreeWorkloads({"max_autotune": BaselineFailed("no template")}), "max_autotune")
     assert measured.times()["b"] == {"eager": 1.1, "compile": 1.1, "max_autotune": None}
-    assert measured.missing == {"max_autotune": "no template"}
+    assert measured.missing == {"max_autotune": "workload a: no template"}
     assert bench(ThreeWorkloads()).times()["a"] == {"eager": 1.1, "compile": 1.1}
 
 
@@ -209,7 +221,7 @@ class Slots:
 def loaded(tmp_path: Path) -> Callable[[Any], Any]:
     source = tmp_path / "reference.py"
     source.write_text(ADD)
-    return reference.load(Load(Program("reference", "run", source=str(source)), HostMemory(0, 0)))
+    return reference.load(Load(Program("reference", "run", source=str(source)), DeviceMemory(0, 0)))
 
 
 class Graph:
@@ -297,6 +309,18 @@ def test_the_values_of_python_scalars_are_not_compiled_one_by_one(
 ) -> None:
     loaded(Slots("compile", [(0, "int", [1, 2])]))
     assert compiler.options == [(None, None)]
+
+
+@pytest.mark.parametrize("scalars", [[], [(0, "int", [1, 2])]])
+def test_a_cpu_compiles_once_with_dynamic_shapes(
+    tmp_path: Path, compiler: Compiler, scalars: list[tuple[int, str, Any]]
+) -> None:
+    source = tmp_path / "reference.py"
+    source.write_text(ADD)
+    prepare = reference.load(Load(Program("reference", "run", source=str(source)), HostMemory(0, 0)))
+    for _ in range(2):
+        prepare(cast("WorkloadSlots", Slots("compile", scalars)))
+    assert compiler.options == [(None, True)]
 
 
 def test_every_placement_has_a_graph_that_was_captured_before_it_is_called(

@@ -26,6 +26,7 @@ from harness.runner import reference
 from harness.runner.messages import HostMemory, Load, Program
 from harness.workspace.blocking_judge import JudgeProcess
 from tests.judge.courtroom import SCALE, judge, write_cpp, write_problem
+from tests.judge.planner_stand_in import planner_of
 from tests.judge.problem_in_memory import problem, tensor
 from tests.judge.test_baseline_variants import ADD, Slots, ThreeWorkloads
 
@@ -122,33 +123,22 @@ def test_a_missing_library_has_a_reason_instead_of_a_time(monkeypatch: pytest.Mo
     monkeypatch.setattr(baselines, "_full_us", lambda *_: 1.0)
     sample_problem = problem({"x": VECTOR}, {"y": VECTOR}, ADD, {"n": 4})
     libraries: Any = Libraries({})
-    clock: Any = _Clock()
+    clock: Any = SimpleNamespace(
+        runners=SimpleNamespace(settle=lambda: None), memory=lambda *_: SimpleNamespace(capacity=4)
+    )
     source = InputSource(sample_problem, reference=load_reference(sample_problem))
     bench = baselines.Bench(
-        "1",
         sample_problem,
         load_reference(sample_problem),
         source,
         clock,
         libraries,
-        "baseline",
+        planner_of(sample_problem, None).planner,
         lambda _: None,
         ("eager", "compile", "library_absent", "library_torch_mul"),
     )
     assert bench.times() == {"w": {"eager": 1.0, "compile": 1.0, "library_absent": None, "library_torch_mul": 1.0}}
     assert bench.missing == {"library_absent": "not installed"}
-
-
-class _Clock:
-    summed = None
-
-    def settle(self) -> None:
-        """Return at once, because nothing disturbs this device."""
-
-    def memory(self, _: object) -> _Clock:
-        return self
-
-    capacity = 4
 
 
 def test_each_library_has_its_runner_and_forms_of_the_reference_share_one(

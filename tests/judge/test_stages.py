@@ -6,13 +6,15 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from unittest.mock import MagicMock
+from unittest.mock import MagicMock, create_autospec
 
 import pytest
 import torch
 
 from harness.judge.devices.cpu_hardware import CpuHardware
+from harness.judge.devices.interface import Clock, Connection, RunnerTrust
 from harness.judge.judge import Judge
+from harness.judge.runners import Runner
 from harness.judge.sides import Side
 from harness.judge.solution_check import WaitingChecks
 from harness.judge.stages import StageTimes, divided_among_threads, not_recorded, recording, timed_as
@@ -251,18 +253,19 @@ def test_waiting_for_threads_without_work_is_of_the_present_stage() -> None:
 def test_the_stage_of_a_sides_batches_follows_from_its_variant(variant: str, expected: dict[str, float]) -> None:
     clock = FakeClock()
 
-    def place(*_: object) -> tuple[dict[str, object], tuple[int, ...]]:
-        clock.advance(10)
-        return {}, ()
+    def prepare(*_: object, **__: object) -> None:
+        with timed_as(JudgeStage.MEMORY):
+            clock.advance(10)
+        clock.advance(100)
 
-    device, runner, layout = MagicMock(), MagicMock(), MagicMock()
-    device.place.side_effect = place
-    device.batch.side_effect = lambda *_: clock.advance(1)
-    runner.ask.side_effect = lambda *_: clock.advance(100)
-    layout.message.return_value = {}
-    side = Side(device, runner, trusted=bool(variant), first_call_s=1.0, plans={})
+    device_clock = create_autospec(Clock, instance=True)
+    device_clock.prepare.side_effect = prepare
+    device_clock.time_calls.side_effect = lambda *_: clock.advance(1)
+    trust = RunnerTrust.REFERENCE if variant else RunnerTrust.CANDIDATE
+    connection = Connection(create_autospec(Runner, instance=True), trust)
+    side = Side(device_clock, connection, first_call_s=1.0, launches={}, is_baseline=bool(variant))
     with recording(clock) as times:
-        side.prepare(MagicMock(), layout, 1, variant)
+        side.prepare(MagicMock(), MagicMock(), 1, variant)
         for _ in range(3):
             side.batch(MagicMock(), range(1), 1.0)
     assert _seconds(times) == expected

@@ -18,6 +18,7 @@ from harness.judge.runners import BaselineFailed, RunnerFailed
 from harness.model.verdict import Verdict
 from harness.workspace.blocking_judge import JudgeProcess
 from tests.judge.courtroom import judge, judge_with_own_locks, write_cpp, write_problem, write_pytorch
+from tests.judge.planner_stand_in import planner_of
 from tests.judge.problem_in_memory import problem, tensor
 
 pytestmark = pytest.mark.xdist_group("judge")
@@ -93,8 +94,8 @@ class _Opponents:
     def drop(self, *_: object) -> None:
         self._alive = False
 
-    def prepare(self, *arguments: object) -> None:
-        if arguments[-1] == "eager":
+    def prepare(self, _workload: object, _layout: object, _slots: object, variant: str, _plan: object) -> None:
+        if variant == "eager":
             broken = RunnerFailed(Verdict.RUNTIME_ERROR, "killed by SIGSEGV")
             raise BaselineFailed(broken.reason, broken=broken)
 
@@ -113,7 +114,8 @@ def test_a_reference_that_fails_on_one_clock_is_missing_there(monkeypatch: pytes
 
     def bench(opponents: Any) -> baselines.Bench:
         source = InputSource(scale, reference=reference)
-        return baselines.Bench("1", scale, reference, source, clock, opponents, "baseline", lambda _: None)
+        planner = planner_of(scale, None).planner
+        return baselines.Bench(scale, reference, source, clock, opponents, planner, lambda _: None)
 
     opponents = _Opponents()
     second = bench(opponents)

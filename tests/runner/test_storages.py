@@ -15,7 +15,8 @@ import torch
 
 from harness.runner import cuda_workload, reference
 from harness.runner.cuda_workload import CudaWorkload
-from harness.runner.shared_memory import HostWorkload, SharedMemory, SlotField, WorkloadSlots, address
+from harness.runner.messages import DeviceMemory, HostMemory, Load, Program, SlotField
+from harness.runner.shared_memory import HostWorkload, SharedMemory, WorkloadSlots, address
 
 SEVERAL_DTYPES = """
 import torch
@@ -34,6 +35,7 @@ OUTPUTS = (
     SlotField("nothing", "int8", (0, 3), 256, 0, None),
 )
 STRIDE, SLOTS = 4096, 2
+ON_GPU, ON_CPU = DeviceMemory(0, 0), HostMemory(0, 0)
 PREPARED: dict[str, Any] = {"input_stride": STRIDE, "slots": SLOTS, "axes": ()}
 
 
@@ -94,18 +96,18 @@ def test_a_tensor_without_elements_has_its_shape() -> None:
 
 
 @pytest.fixture
-def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
-    """A function that loads a reference, which is compiled without a C++ compiler."""
+def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """A function that loads a reference as a GPU's or a CPU's runner does. It is compiled without a C++ compiler."""
     compiler = torch.compile
 
     def aot_eager(function: Callable[..., Any], *, dynamic: bool | None, mode: object) -> Any:
         del mode  # of Inductor only
         return compiler(function, backend="aot_eager", dynamic=dynamic)
 
-    def loaded(source: str) -> Any:
+    def loaded(source: str, memory: HostMemory | DeviceMemory = ON_GPU) -> Any:
         file = tmp_path / "reference.py"
         file.write_text(source)
-        return reference.load({"source": str(file), "entry": "run"})
+        return reference.load(Load(Program("reference", "run", source=str(file)), memory))
 
     monkeypatch.setattr(torch, "compile", aot_eager)
     torch._dynamo.reset()  # noqa: SLF001 - other tests compile the same code
@@ -114,7 +116,7 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any
 
 @pytest.mark.parametrize("slot", range(SLOTS))
 def test_a_reference_with_outputs_of_several_dtypes_compiles(
-    workload_of: Callable[..., WorkloadSlots], load: Callable[[str], Any], slot: int
+    workload_of: Callable[..., WorkloadSlots], load: Callable[..., Any], slot: int
 ) -> None:
     workload = workload_of(OUTPUTS[:-1])
     workload.input_tensors(slot)[0].copy_(torch.tensor([0.0, 1.0, 2.0, 3.0]))
@@ -125,23 +127,26 @@ def test_a_reference_with_outputs_of_several_dtypes_compiles(
     assert state.tolist() == [1.0, 1.0]
 
 
-def test_each_of_many_workloads_is_compiled_once_for_its_own_shapes(load: Callable[[str], Any]) -> None:
-    prepare = load("def run(x):\n    return x + 1\n")
+@pytest.mark.parametrize(("memory", "compilations"), [(ON_GPU, 20), (ON_CPU, 1)])
+def test_each_of_many_workloads_is_compiled_once_on_a_gpu_and_all_together_on_a_cpu(
+    load: Callable[..., Any], memory: HostMemory | DeviceMemory, compilations: int
+) -> None:
+    prepare = load("def run(x):\n    return x + 1\n", memory)
     counters = torch._dynamo.utils.counters["stats"]  # noqa: SLF001 - torch has no public count of compilations
     counters.clear()
     for size in (*range(2, 22), *range(2, 22)):
         field = SlotField("x", "float32", (size,), 0, 4 * size, None)
-        memory = SharedMemory(mmap.mmap(-1, SLOTS * STRIDE), mmap.mmap(-1, SLOTS * STRIDE))
+        shared = SharedMemory(mmap.mmap(-1, SLOTS * STRIDE), mmap.mmap(-1, SLOTS * STRIDE))
         fields: dict[str, Any] = {"inputs": (field,), "outputs": (field,), **PREPARED, "variant": "compile"}
-        workload = HostWorkload(**fields, memory=memory, output_stride=STRIDE)
+        workload = HostWorkload(**fields, memory=shared, output_stride=STRIDE)
         for slot in range(SLOTS):
             prepare(workload)(slot)
             assert workload.output_tensors(slot)[0].tolist() == [1.0] * size
-    assert counters["unique_graphs"] == 20
+    assert counters["unique_graphs"] == compilations
 
 
 def test_a_function_that_was_compiled_too_often_fails_and_does_not_run_eagerly(
-    load: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+    load: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reference, "_MOST_COMPILATIONS", 1)
     prepare = load("def run(x):\n    return x + 1\n")

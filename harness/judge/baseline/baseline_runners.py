@@ -20,7 +20,7 @@ from harness.judge.input_data.layout import layout_of
 from harness.judge.memory_plan import ONE_SET
 from harness.judge.reference import load_reference
 from harness.judge.requested_baselines import find_library_baseline, is_library
-from harness.judge.runners import BaselineFailed, RunnerFailed
+from harness.judge.runners import BaselineFailed, RunnerFailed, RunnerOutOfMemory
 from harness.judge.sides import Side, load, load_solution_side, stage_reference, stage_solution
 from harness.model.config import SandboxKind
 from harness.model.judging import Variant
@@ -63,6 +63,7 @@ class Opponents:
 
         Raises:
             BaselineFailed: the code does not load, or its library is not installed.
+            RunnerOutOfMemory: its runner does not get device memory.
         """
         key = _runner_of(variant)
         side = self._trusted.pop((problem.digest, key), None)
@@ -74,6 +75,8 @@ class Opponents:
             try:
                 runner = self._clock.runners.take(RunnerTrust.REFERENCE)
                 side = load(self._clock, runner, staged, RunnerTrust.REFERENCE, is_baseline=True)
+            except RunnerOutOfMemory:
+                raise
             except RunnerFailed as failure:
                 title = f"baselines/{library.file.name}" if library else "the reference"
                 raise BaselineFailed(f"{title} does not load: {failure.reason}") from None
@@ -85,6 +88,7 @@ class Opponents:
 
         Raises:
             BaselineFailed: `baseline/` does not build or load.
+            RunnerOutOfMemory: its runner does not get device memory.
         """
         try:
             solution = load_solution(problem.directory / BASELINE_DIRECTORY)
@@ -97,6 +101,8 @@ class Opponents:
             raise BaselineFailed(f"baseline/ is malformed: {error}") from None
         except BuildFailed as failure:
             raise BaselineFailed(f"baseline/ does not build: {failure.reason}") from None
+        except RunnerOutOfMemory:
+            raise
         except RunnerFailed as failure:
             raise BaselineFailed(f"baseline/ does not load: {failure.reason}") from None
 

@@ -128,7 +128,7 @@ class Bench:
     screened: Screened = field(default_factory=dict)
     """Variants that were not timed in full, by workload."""
     own: Side | None = None
-    """The problem's `baseline/`, while it is being timed."""
+    """The problem's `baseline/`, once it is loaded."""
     _abandoned: set[Variant] = field(default_factory=set)
     """Variants that do not load, compile or prepare, and are not tried again."""
     _loaded: set[Variant] = field(default_factory=set)
@@ -145,19 +145,17 @@ class Bench:
         """
         times: Baselines = {}
         if must_run is not None:
-            self.opponents.trusted(self.problem, must_run)  # raises if it does not load
+            with contextlib.suppress(*LACK):  # `_measured` makes room
+                self.opponents.trusted(self.problem, must_run)  # raises if it does not load
         variants = [*self.variants, *(["baseline"] if has_own_baseline(self.problem) else [])]
         try:
-            if "baseline" in variants:
-                self._load_own()
             for number, workload in enumerate(self._order()):
                 self.report(number)
                 tried = [variant for variant in variants if self._is_tried(variant, number)]
                 measured = self._workload(workload, tried, must_run)
                 times[workload.uuid] = {variant: measured.get(variant) for variant in variants}
         finally:
-            if self.own is not None:
-                self.own.close()
+            self._end_own()
         return {workload.uuid: times[workload.uuid] for workload in self.problem.workloads}
 
     def _order(self) -> list[Workload]:
@@ -173,13 +171,6 @@ class Bench:
             self.missing.setdefault(variant, "too slow on the two largest workloads to be the fastest on the others")
             return False
         return variant not in self._abandoned
-
-    def _load_own(self) -> None:
-        try:
-            self.own = self.opponents.own(self.problem)
-        except BaselineFailed as failure:
-            self.missing["baseline"] = str(failure)
-            self._abandoned.add("baseline")
 
     def _workload(
         self, workload: Workload, variants: Sequence[Variant], must_run: Variant | None
@@ -217,7 +208,7 @@ class Bench:
             with contextlib.suppress(*LACK):  # not in a handler, in which the exception would keep tensors alive
                 return self._measured_once(measure_us, variant, workload, sparing=False)
             self.planner.make_room()
-            self._reload_own()
+            self._end_own()  # its process keeps memory of earlier workloads
             return self._measured_once(measure_us, variant, workload, sparing=True)
         except LACK as lack:
             cause = self.planner.cause(lack, workload, self.planner.state(), None)
@@ -232,8 +223,10 @@ class Bench:
                 self._abandoned.add(variant)
             if failure.broken is None:
                 return None
-        if variant != "baseline":
-            self.opponents.drop(self.problem, variant)  # its runner broke: the next variant gets another
+        if variant == "baseline":  # its runner broke: the next workload or variant gets another
+            self._end_own()
+        else:
+            self.opponents.drop(self.problem, variant)
         return None
 
     def _store_reason(self, variant: Variant, workload: Workload, failure: BaselineFailed) -> None:
@@ -250,8 +243,10 @@ class Bench:
 
     def _ready_side(self, variant: Variant, workload: Workload, slots: int, plan: MemoryPlan | None) -> Side:
         """Return the runner of a variant, which is compiled and prepared for a workload."""
-        own = self.own if variant == "baseline" else None
-        side = own or self.opponents.trusted(self.problem, variant)
+        if variant == "baseline":
+            side = self.own = self.own or self.opponents.own(self.problem)
+        else:
+            side = self.opponents.trusted(self.problem, variant)
         self._loaded.add(variant)
         if variant in COMPILED:
             self.opponents.compile_ahead(self.problem, [workload], lambda _: None, variant)
@@ -260,11 +255,11 @@ class Bench:
         self.clock.runners.settle()  # as in a race: a compilation takes longer than processors stay awake
         return side
 
-    def _reload_own(self) -> None:
-        """Start `baseline/` again, if it is used: its process keeps memory of earlier workloads."""
+    def _end_own(self) -> None:
+        """End the runner of `baseline/`; the next use starts another."""
         if self.own is not None:
-            self.own.close()
-            self.own = self.opponents.own(self.problem)
+            ended, self.own = self.own, None
+            ended.close()
 
 
 _MeasureUs = Callable[[Memory, Side, WorkloadSets, WorkloadCheck], float]

@@ -20,7 +20,7 @@ from harness.judge.devices.cuda_conduct import Conduct
 from harness.judge.devices.cuda_cycle import CudaConnection, Cycle
 from harness.judge.devices.cuda_hardware import BUSY_NS, CudaHardware
 from harness.judge.devices.cuda_memory import CudaMemory
-from harness.judge.devices.cuda_placements import PlacementPool
+from harness.judge.devices.cuda_placements import PlacementPool, Placements
 from harness.judge.devices.cuda_runners import CudaRunners
 from harness.judge.devices.cuda_statistics import middle_mean, process_offset_ns
 from harness.judge.devices.cuda_timers import CallTimer, JudgesTimer
@@ -146,6 +146,22 @@ class CudaClock(Clock):
             launches: launch plan of a sealed solution.
             plan: the workload's use of memory.
         """
+        placements = self._place(connection, layout, slots, plan)
+        message = layout.message(placements.count, variant, launches, placements.bytes)
+        descriptors = placements.export()
+        try:
+            connection.runner.ask(message, wire.Code.READY, _LOAD_S, descriptors)
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+    @timed_as(JudgeStage.MEMORY)
+    def _place(self, connection: CudaConnection, layout: Layout, slots: int, plan: MemoryPlan | None) -> Placements:
+        """Give a runner new placements in place of those that it has.
+
+        Raises:
+            NoDeviceMemory: there is no memory for them.
+        """
         connection.drop_memory()
         self.runners.wait_for_ends()
         connection.conduct, connection.has_served = Conduct(self.usual_probe_ns), False
@@ -158,13 +174,7 @@ class CudaClock(Clock):
         except (CudaError, torch.OutOfMemoryError) as error:
             raise NoDeviceMemory(error) from error
         connection.placements = placements
-        message = layout.message(placements.count, variant, launches, placements.bytes)
-        descriptors = placements.export()
-        try:
-            connection.runner.ask(message, wire.Code.READY, _LOAD_S, descriptors)
-        finally:
-            for descriptor in descriptors:
-                os.close(descriptor)
+        return placements
 
     def untried(self, connection: CudaConnection) -> int:
         """Return the number of placements at which a runner has made no call yet."""

@@ -20,10 +20,11 @@ from dataclasses import dataclass, replace
 import torch
 
 from harness.judge.input_data.copies import BatchedCopy, Piece
+from harness.judge.input_data.custom_inputs import CustomInputs, checked_input
 from harness.judge.input_data.layout import layout_of
 from harness.judge.input_data.random_values import dependent_values, independent_values
 from harness.judge.input_data.roles import Purpose, Role, purpose_of
-from harness.judge.reference import InvalidReferenceError, Reference, Value, load_reference
+from harness.judge.reference import Reference, Value
 from harness.judge.stages import timed_as
 from harness.model.judging import JudgeStage
 from harness.model.problem import Problem, SafetensorsInput, ScalarInput, Workload
@@ -78,8 +79,8 @@ class InputSource:
         copy_all: BatchedCopy | None = None,
     ) -> None:
         self._problem = problem
-        self._reference = reference
         self._device = device or torch.device("cpu")
+        self._custom_inputs = CustomInputs(problem, reference, self._device)
         self._copy_all = copy_all
         self.random: random.Random = random.SystemRandom() if seed is None else random.Random(seed)  # noqa: S311
         self._pools: dict[tuple[Purpose, torch.dtype, int], torch.Tensor] = {}
@@ -323,52 +324,13 @@ class InputSource:
         return self._pools[key]
 
     def _custom(self, workload: Workload) -> dict[str, Value]:
-        definition = self._problem.definition
-        self._reference = self._reference or load_reference(self._problem)
-        if self._reference.custom_inputs is None:
-            raise InvalidReferenceError(
-                "an input is `custom`, but there is no `custom_inputs_entrypoint`", where=definition.name
-            )
-        sizes = self._problem.sizes(workload)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.random.getrandbits(63))
-            try:
-                inputs = self._reference.custom_inputs({**sizes, **workload.scalars}, self._device)
-            except Exception as error:
-                raise InvalidReferenceError(
-                    f"`{definition.custom_inputs_entrypoint}` raised {type(error).__name__}: {error}",
-                    where=definition.name,
-                ) from error
-        if not isinstance(inputs, dict) or set(inputs) != set(definition.inputs):
-            raise InvalidReferenceError(
-                f"`{definition.custom_inputs_entrypoint}` must return a dict with exactly the inputs "
-                f"{', '.join(definition.inputs)}",
-                where=definition.name,
-            )
-        return {name: self._checked(name, inputs[name], sizes) for name in definition.inputs}
-
-    def _checked(self, name: str, value: object, sizes: dict[str, int]) -> Value:
-        """Return a scalar, or a contiguous tensor, after a comparison with the definition.
-
-        Raises:
-            InvalidReferenceError: the value has another type, dtype or shape.
-        """
-        spec = self._problem.definition.inputs[name]
-        if spec.shape is None:
-            if isinstance(value, int | float | bool):
-                return value
-            raise InvalidReferenceError(f"input `{name}` is a {type(value).__name__}; expected a Python scalar")
-        shape, dtype = self._problem.shape(spec, sizes), torch_dtype(spec.dtype)
-        if not isinstance(value, torch.Tensor) or tuple(value.shape) != shape or value.dtype != dtype:
-            actual = f"{value.dtype} {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
-            raise InvalidReferenceError(f"input `{name}` is {actual}; expected {dtype} {shape}")
-        return value.contiguous()
+        return self._custom_inputs.draw(workload, self.random.getrandbits(63))
 
     def _from_file(self, workload: Workload, name: str, specified: SafetensorsInput) -> Value:
         key = (specified.path, specified.tensor_key)
         if key not in self._files:
             self._files[key] = tensor_of_file(self._problem, specified)
-        return self._checked(name, self._files[key], self._problem.sizes(workload))
+        return checked_input(self._problem, name, self._files[key], self._problem.sizes(workload))
 
 
 def _weights(role: Role, fraction: float) -> tuple[float, float]:
