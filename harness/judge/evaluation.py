@@ -6,7 +6,6 @@ Each step returns a value that the next one takes: a build, a candidate for a cl
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,11 +19,11 @@ from harness.judge.input_data.layout import layout_of
 from harness.judge.memory_planner import LACK
 from harness.judge.recording import NotRecorded, RecordableWorkload, Recorded, record
 from harness.judge.runners import RunnerFailed
-from harness.judge.sides import Staged, stage_solution
-from harness.judge.verdict import failed, one_line, overall, weakest_trust
-from harness.judge.workload_race import CandidateRunner, Task, WorkloadRace
+from harness.judge.sides import CandidateRunner, Staged, stage_solution
+from harness.judge.verdict import failed, one_line, overall
+from harness.judge.workload_race import RaceOutcome, Task, WorkloadRace
 from harness.model.interval import summarise
-from harness.model.judging import Cost, JudgeAnswer, Recording, WorkloadResult
+from harness.model.judging import Cost, JudgeAnswer, Recording
 from harness.model.solution import Solution
 from harness.model.verdict import Trust, Verdict
 
@@ -77,24 +76,24 @@ def evaluate(task: Task) -> Evaluated:
     except (FormatError, BuildFailed) as error:  # the build raises FormatError for a malformed launch plan
         reason = one_line(error) if isinstance(error, FormatError) else error.reason
         results = [failed(workload, UnusableSolutionError.verdict, reason) for workload in task.problem.workloads]
-        answer = _answer(task, None, results, time.monotonic() - begin)
+        answer = _answer(task, None, RaceOutcome(tuple(results)), time.monotonic() - begin)
         return Evaluated(answer.model_copy(update={"reason": reason}), None)
     build_s = time.monotonic() - begin
     if staged.sealed and staged.binary in task.request.known_binaries:
         repeated = {"verdict": task.request.known_binaries[staged.binary], "measured": False}
-        answer = _answer(task, JudgedCandidate(staged), [], build_s)
+        answer = _answer(task, JudgedCandidate(staged), RaceOutcome(), build_s)
         return Evaluated(answer.model_copy(update=repeated), staged)
     failpoint("judge.before_rounds")
     candidate = JudgedCandidate(staged)
     if solution.spec.language == "triton" and len(device.clocks) > 1:
         candidate = _recorded(task, staged)
-    results = _results(task, candidate)
-    failure = next((result.reason for result in results if result.verdict is not Verdict.PASSED), None)
+    outcome = _outcome(task, candidate)
+    failure = next((result.reason for result in outcome.results if result.verdict is not Verdict.PASSED), None)
     if candidate.recorded is not None and failure is not None:
         candidate = candidate.without_replay(staged, f"replayed, its launches do something else: {failure}")
-        results = _results(task, candidate)
+        outcome = _outcome(task, candidate)
     failpoint("judge.before_answer")
-    answer = _answer(task, candidate, results, build_s)
+    answer = _answer(task, candidate, outcome, build_s)
     return Evaluated(answer, candidate.staged if candidate.staged.sealed else None)
 
 
@@ -134,35 +133,32 @@ def _recordable(task: Task, clock: Clock, number: int) -> RecordableWorkload:
     return RecordableWorkload(workload, layout, memory, task.check_of(workload), plan)
 
 
-def _results(task: Task, candidate: JudgedCandidate) -> list[WorkloadResult]:
-    """Return the results of all workloads."""
+def _outcome(task: Task, candidate: JudgedCandidate) -> RaceOutcome:
+    """Race the candidate on all workloads."""
     task.inputs.for_host_code = not candidate.staged.sealed
     clock = task.judge.device.clock_for(sealed=candidate.staged.sealed)
-    results = WorkloadRace(task, candidate.staged, clock).results()
+    outcome = WorkloadRace(task, candidate.staged, clock).outcome()
     if candidate.recorded is None:
-        return results
+        return outcome
     bounded = candidate.recorded.bounded_us
-    return [result.model_copy(update={"bounded_us": bounded.get(result.uuid)}) for result in results]
+    results = [result.model_copy(update={"bounded_us": bounded.get(result.uuid)}) for result in outcome.results]
+    return RaceOutcome(tuple(results), Trust.RECORDED if outcome.trust.by_events else outcome.trust)
 
 
-def _answer(
-    task: Task, candidate: JudgedCandidate | None, results: Sequence[WorkloadResult], build_s: float
-) -> JudgeAnswer:
-    verdict, reason = overall(results)
-    device, staged = task.judge.device, candidate.staged if candidate is not None else None
-    trust = weakest_trust(results, device.clock_for(sealed=staged is not None and staged.sealed))
-    is_recorded = candidate is not None and candidate.recorded is not None
+def _answer(task: Task, candidate: JudgedCandidate | None, outcome: RaceOutcome, build_s: float) -> JudgeAnswer:
+    verdict, reason = overall(outcome.results)
+    staged = candidate.staged if candidate is not None else None
     return JudgeAnswer(
         id=task.request.id,
         verdict=verdict,
         reason=reason,
-        trust=Trust.RECORDED if is_recorded and trust.by_events else trust,
+        trust=outcome.trust,
         recording=candidate.recording if candidate is not None else None,
         resources=staged.report.kernels if staged is not None else (),
         binary=staged.binary if staged is not None else None,
-        workloads=tuple(results),
-        summary=summarise(results),
-        device=device.record(),
+        workloads=outcome.results,
+        summary=summarise(outcome.results),
+        device=task.judge.device.record(),
         environment=task.judge.environment,
         cost=Cost(build_s=build_s),
     )

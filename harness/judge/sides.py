@@ -15,6 +15,7 @@ from harness.judge.build.builder import Built, build_cpp, copy_files, files_of
 from harness.judge.build.cuda_builder import architecture, build_cuda
 from harness.judge.build.extension_builder import build_extension
 from harness.judge.build.report import build_warnings
+from harness.judge.deadline import Deadline
 from harness.judge.devices.interface import Batch, Clock, Connection, Memory, RunnerTrust
 from harness.judge.input_data.layout import Layout
 from harness.judge.memory_plan import MemoryPlan
@@ -271,3 +272,43 @@ def load_solution_side(clock: Clock, staged: Staged, *, is_baseline: bool = Fals
     trust = RunnerTrust.LAUNCHER if staged.sealed else RunnerTrust.CANDIDATE
     runner = clock.runners.take(trust, needs_torch=staged.needs_torch)
     return load(clock, runner, staged, trust, is_baseline=is_baseline)
+
+
+class CandidateRunner:
+    """The candidate's process. A new one replaces it after it broke.
+
+    Args:
+        clock: times its calls.
+        staged: what it loads.
+    """
+
+    def __init__(self, clock: Clock, staged: Staged) -> None:
+        self._clock, self._staged = clock, staged
+        self._side: Side | None = None
+
+    def side(self, deadline: Deadline) -> Side:
+        """Return the running process, or start one.
+
+        Args:
+            deadline: extended by the start of a process, which does not count as judging time.
+
+        Raises:
+            RunnerFailed: loading the candidate fails.
+        """
+        if self._side is None:
+            trust = RunnerTrust.LAUNCHER if self._staged.sealed else RunnerTrust.CANDIDATE
+            with deadline.extended():
+                runner = self._clock.runners.take(trust, needs_torch=self._staged.needs_torch)
+            self._side = load(self._clock, runner, self._staged, trust)
+        return self._side
+
+    @property
+    def first_process(self) -> int | None:
+        """Id of the first process of its sandbox; None if it does not exist."""
+        return self._side.runner.first_process if self._side is not None else None
+
+    def end(self) -> None:
+        """End the process."""
+        if self._side is not None:
+            self._side.close()
+            self._side = None

@@ -12,7 +12,7 @@ from harness.judge.baseline.slowdown import slowed_by, time_baseline_alone
 from harness.judge.checked_calls import CheckedCalls
 from harness.judge.checks import Tally, WorkloadCheck, WorkloadSets
 from harness.judge.deadline import Deadline
-from harness.judge.devices.interface import Clock, RunnerTrust
+from harness.judge.devices.interface import Clock
 from harness.judge.input_data.inputs import InputSource
 from harness.judge.input_data.layout import layout_of
 from harness.judge.memory_plan import MemoryPlan
@@ -21,13 +21,13 @@ from harness.judge.reference import Reference
 from harness.judge.resources import Progress, Resources
 from harness.judge.rounds import Rounds
 from harness.judge.runners import RunnerFailed
-from harness.judge.sides import COMPILED, Side, Staged, load
+from harness.judge.sides import COMPILED, CandidateRunner, Side, Staged
 from harness.judge.single_calls import REPETITIONS
 from harness.judge.timing import TimedBlocks
-from harness.judge.verdict import correct, failed, timed, with_baseline_alone, with_bounds
+from harness.judge.verdict import correct, failed, timed, weakest_trust, with_baseline_alone, with_bounds
 from harness.model.judging import JudgeProgress, JudgeRequest, Variant, WorkloadResult
 from harness.model.problem import Problem, Workload
-from harness.model.verdict import Verdict
+from harness.model.verdict import Trust, Verdict
 from harness.sol.roofline import Bounds, NoBoundError
 
 _TIMING_SHARE = {"evaluation": 0.04, "confirmation": 0.08}
@@ -61,52 +61,20 @@ class Task:
         return self.planner.check_of(self.reference, WorkloadSets(self.problem, self.inputs, workload))
 
 
-class CandidateRunner:
-    """The candidate's process. A new one replaces it after it broke.
-
-    Args:
-        clock: times its calls.
-        staged: what it loads.
-    """
-
-    def __init__(self, clock: Clock, staged: Staged) -> None:
-        self._clock, self._staged = clock, staged
-        self._side: Side | None = None
-
-    def side(self, deadline: Deadline) -> Side:
-        """Return the running process, or start one.
-
-        Args:
-            deadline: extended by the start of a process, which does not count as judging time.
-
-        Raises:
-            RunnerFailed: loading the candidate fails.
-        """
-        if self._side is None:
-            trust = RunnerTrust.LAUNCHER if self._staged.sealed else RunnerTrust.CANDIDATE
-            with deadline.extended():
-                runner = self._clock.runners.take(trust, needs_torch=self._staged.needs_torch)
-            self._side = load(self._clock, runner, self._staged, trust)
-        return self._side
-
-    @property
-    def first_process(self) -> int | None:
-        """Id of the first process of its sandbox; None if it does not exist."""
-        return self._side.runner.first_process if self._side is not None else None
-
-    def end(self) -> None:
-        """End the process."""
-        if self._side is not None:
-            self._side.close()
-            self._side = None
-
-
 @dataclass(frozen=True)
 class _Slowed:
     """A workload whose baseline was slower than before the candidate's process existed."""
 
     times: TimedBlocks
     tally: Tally
+
+
+@dataclass(frozen=True)
+class RaceOutcome:
+    """Results of all workloads, and the trust in the least trusted of their times."""
+
+    results: tuple[WorkloadResult, ...] = ()
+    trust: Trust = Trust.BOUNDED
 
 
 class WorkloadRace:
@@ -124,8 +92,8 @@ class WorkloadRace:
         self._candidate = CandidateRunner(clock, staged)
         self._own_baseline: Side | None = None
 
-    def results(self) -> list[WorkloadResult]:
-        """Return the result of every workload, and end all processes that no later request uses.
+    def outcome(self) -> RaceOutcome:
+        """Return the results of all workloads, and end all processes that no later request uses.
 
         Raises:
             BaselineFailed: the reference or the baseline is wrong or broke, or the device is too small for it.
@@ -140,7 +108,8 @@ class WorkloadRace:
                 alone_ns = {workload.uuid: self._alone_ns(workload) for workload in self._task.problem.workloads}
             deadline = Deadline(self._task.request.max_judge_s)
             results, slowed = self._all(deadline, alone_ns)
-            return self._without_slow_host(results, slowed) if slowed else results
+            results = self._without_slow_host(results, slowed) if slowed else results
+            return RaceOutcome(tuple(results), weakest_trust(results, self._clock))
         finally:
             self._candidate.end()
             if self._own_baseline is not None:
@@ -155,9 +124,7 @@ class WorkloadRace:
             BaselineFailed: the device is too small for the workload.
             OutOfMachineMemoryError: other programs use the memory that is missing.
         """
-        with contextlib.suppress(
-            *LACK
-        ):  # outside of the handler the exception no longer keeps the tensors of its frames
+        with contextlib.suppress(*LACK):  # in a handler, the exception would keep the tensors of its frames
             work()
             return
         planner = self._task.planner
