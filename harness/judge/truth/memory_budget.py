@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
@@ -146,7 +147,8 @@ class MemoryBudget(TorchDispatchMode):  # type: ignore[no-untyped-call]
         storage = tracked.storage() if tracked is not None else None
         if tracked is None or storage is None:
             return  # the garbage collector may run at any time
-        tracked.host = torch.empty(tracked.bytes, dtype=torch.uint8, device="cpu").copy_(_bytes_of(storage))
+        # NumPy asks for huge pages: the page faults of gigabytes of small pages take longer than the copy.
+        tracked.host = torch.from_numpy(numpy.empty(tracked.bytes, dtype=numpy.uint8)).copy_(_bytes_of(storage))
         storage.resize_(0)
         self._spilled[identity] = self._resident.pop(identity)
         self.live_bytes -= tracked.bytes
