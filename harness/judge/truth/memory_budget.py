@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy
+import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
@@ -148,7 +148,7 @@ class MemoryBudget(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if tracked is None or storage is None:
             return  # the garbage collector may run at any time
         # NumPy asks for huge pages: the page faults of gigabytes of small pages take longer than the copy.
-        tracked.host = torch.from_numpy(numpy.empty(tracked.bytes, dtype=numpy.uint8)).copy_(_bytes_of(storage))
+        tracked.host = torch.from_numpy(np.empty(tracked.bytes, dtype=np.uint8)).copy_(_bytes_of(storage))
         storage.resize_(0)
         self._spilled[identity] = self._resident.pop(identity)
         self.live_bytes -= tracked.bytes
