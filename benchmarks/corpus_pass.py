@@ -64,7 +64,7 @@ RETRY = "retry"
 """Result of a workload that a fault of the machine prevented; an evaluation would be repeated later."""
 _CALLS = 2
 _FIRST_CALL_S = 240.0
-_REFERENCES_AHEAD = 10
+_REFERENCES_AHEAD = 6
 """Runners that start while others are used: each problem takes a new one, which imports torch for seconds."""
 _HOLDER = (
     "import sys, torch; held = torch.empty(int(sys.argv[1]) << 30, dtype=torch.uint8, device='cuda'); "
