@@ -6,7 +6,7 @@ import logging
 import signal
 import sys
 import threading
-from dataclasses import asdict, replace
+from dataclasses import replace
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -81,7 +81,6 @@ def log_to_file(workspace: Workspace, part: str) -> None:
     """Log to `.harness/logs/<part>.log`, a rotated file; log warnings to stderr too.
 
     Args:
-        workspace: the workspace.
         part: name of the process, such as `daemon` or `worker-w01`.
     """
     workspace.logs.mkdir(parents=True, exist_ok=True)
@@ -145,7 +144,6 @@ def daemon(
     metavar="[WORKSPACE]",
     help="Repeat the recorded decisions of a workspace, and report the decisions that differ now.",
 )
-@click.option("--policy", "policies", multiple=True, metavar="NAME", help="With --replay: compare policies.")
 @click.option("--run", "run_name", type=RUN, metavar="NAME", help="The run to plan.")
 @click.option("--target", metavar="NAME", help="The target of the standings; by default harness.yaml's, else cpu.")
 @click.option("--problem", "problems", multiple=True, metavar="GLOB", help="Problems to plan; may be given often.")
@@ -161,7 +159,6 @@ def planner(
     target: str | None,
     problems: tuple[str, ...],
     workers: tuple[str, ...],
-    policies: tuple[str, ...],
     max_usd: float | None,
     *,
     replay: str | None,
@@ -171,8 +168,6 @@ def planner(
 
     The command `simulate` compares policies without a workspace.
     """
-    if policies and not replay:
-        raise click.UsageError("--policy needs --replay: the planner itself decides by the newest policy")
     if context.invoked_subcommand is not None:
         return
     from harness.planner.planner import run_planner
@@ -183,7 +178,7 @@ def planner(
     overrides = {"run": run_name, "problems": problems or None, "target": target, "agent.overall.usd": max_usd}
     config = load_config(workspace, overrides)
     if replay:
-        _replay(workspace, config, policies, as_json=as_json)
+        _replay(workspace, config, as_json=as_json)
         return
     stop, _ = stop_on_signals()
     log_to_file(workspace, "planner")
@@ -201,7 +196,6 @@ def model_adviser(workspace: Workspace, config: Config, stop: threading.Event) -
     It is defined here because the packages planner and agents do not import each other.
 
     Args:
-        workspace: the workspace.
         config: sets model, deadline and budget.
         stop: ends a session in progress when set.
 
@@ -232,19 +226,13 @@ def model_adviser(workspace: Workspace, config: Config, stop: threading.Event) -
     return advise
 
 
-def _replay(workspace: Workspace, config: Config, policies: tuple[str, ...], *, as_json: bool) -> None:
-    """Print each recorded decision and whether the policy repeats it; with `policies`, compare them instead."""
-    from harness.planner.policies import policy_named
-    from harness.planner.replay import compare
+def _replay(workspace: Workspace, config: Config, *, as_json: bool) -> None:
+    """Print each recorded decision and whether the policy repeats it."""
     from harness.planner.replay import replay as decide_again
 
     with Repo(workspace) as repo:
         repo.check_coordination_branch(config.coordination_branch)
         decisions = decide_again(workspace, repo, config)
-    if policies:
-        compared = compare(decisions, dict(policy_named(name) for name in policies))
-        emit([asdict(comparison) for comparison in compared], as_json=as_json)
-        return
     rows = [
         {
             "seq": decision.seq,

@@ -65,8 +65,6 @@ def accepted(proposal: Proposal, inputs: PolicyInputs, by: str) -> Advice:
     Rows that a person pinned or paused do not change, even if the proposal has other rows for them.
 
     Args:
-        proposal: the model's proposal.
-        inputs: of the policy's decision.
         by: name of the author, for the record.
 
     Raises:

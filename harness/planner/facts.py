@@ -16,9 +16,7 @@ def problem_facts(standing: Standing, recent: Sequence[str], policy: PolicyConfi
     """Return the facts of a problem.
 
     Args:
-        standing: the problem's.
         recent: times at which the run's last evaluations on all problems were entered, ascending.
-        policy: configuration of the policy.
     """
     best = standing.champion or standing.best
     gains = [(gain.evaluation, gain.speedup) for gain in standing.gains]

@@ -1,4 +1,4 @@
-"""Placement of workers on ranked problems, by rules that all policies of this package obey.
+"""Placement of workers on ranked problems, for the planner's policy.
 
 A row that a person pinned does not change. A paused problem gets no worker. A worker stays on its problem for a slice.
 A problem gets a second worker only if nothing else is open to that worker.
@@ -33,23 +33,16 @@ class Rank(NamedTuple):
 WhyGo = Callable[[ProblemFacts, Rank], str]
 
 
-def place_workers(
-    inputs: PolicyInputs, ranks: Mapping[str, Rank], why_go: WhyGo, *, leave_finished: bool = True
-) -> Decision:
+def place_workers(inputs: PolicyInputs, ranks: Mapping[str, Rank], why_go: WhyGo) -> Decision:
     """Assign workers to problems.
 
     Rows that a person pinned or paused do not change. A worker that has nothing left to try gets no row.
 
     Args:
-        inputs: of the decision.
-        ranks: rank of every problem.
         why_go: returns the reason, for people, to move a worker to an open problem.
-        leave_finished: move a worker away from a problem that it has just finished. A worker waits until its row names
-            another problem. With many workers, the evaluations on other problems reach `policy.return_after` within
-            minutes, the problem becomes available again, and the worker would stay there idle.
     """
     fixed = tuple(row for row in inputs.assignments if row.state != "active")
-    table = _Table(inputs, ranks, why_go, leave_finished=leave_finished)
+    table = _Table(inputs, ranks, why_go)
     reasons = {
         worker: f"pinned to {problem} by a person" + (", which is paused: no work" if problem in table.paused else "")
         for worker, problem in table.pinned.items()
@@ -70,7 +63,7 @@ class _Table:
     200 workers and 235 problems examines few problems for each worker.
     """
 
-    def __init__(self, inputs: PolicyInputs, ranks: Mapping[str, Rank], why_go: WhyGo, *, leave_finished: bool) -> None:
+    def __init__(self, inputs: PolicyInputs, ranks: Mapping[str, Rank], why_go: WhyGo) -> None:
         self.paused = {row.problem for row in inputs.assignments if row.state == "paused"}
         self.pinned = {row.worker: row.problem for row in inputs.assignments if row.state == "pinned"}
         self._policy, self._ranks, self._why_open = inputs.policy, ranks, why_go
@@ -85,7 +78,9 @@ class _Table:
             row = rows.get(worker.worker)
             if row is None or worker.worker in self.pinned or not self._is_available(worker, row.problem):
                 continue
-            if leave_finished and row.problem in worker.finished:
+            # With many workers, a finished problem becomes available again within minutes, while its worker waits for
+            # a row with another problem: it must not stay there idle.
+            if row.problem in worker.finished:
                 self._finished_here[worker.worker] = row
             else:
                 self._rows[worker.worker] = row

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pydantic import ValidationError
@@ -14,7 +13,7 @@ from harness.model.config import Config
 from harness.model.paths import DECISIONS
 from harness.planner.decision import Decision, PolicyInputs
 from harness.planner.policies import POLICIES
-from harness.planner.policy import decide, expected_gains
+from harness.planner.policy import decide
 from harness.workspace.directories import Workspace
 
 
@@ -46,8 +45,6 @@ def replay(workspace: Workspace, repo: Repo, config: Config) -> list[Replayed]:
     """Replay every recorded decision of the configuration's run.
 
     Args:
-        workspace: has the spool.
-        repo: has the coordination branch.
         config: names the run and the branch.
 
     Raises:
@@ -66,51 +63,3 @@ def replay(workspace: Workspace, repo: Repo, config: Config) -> list[Replayed]:
         replayed = POLICIES.get(policy, decide)(inputs)
         replays.append(Replayed(int(record["seq"]), str(record["at"]), policy, recorded, replayed, inputs))
     return replays
-
-
-@dataclass(frozen=True)
-class Compared:
-    """Figures of one policy over all recorded decisions."""
-
-    policy: str
-    decisions: int
-    same: int
-    """Number of decisions with the recorded rows."""
-    moves: int
-    """Number of workers that it moves to another problem."""
-    idle: int
-    """Number of workers that get no row."""
-    value: float
-    """Sum of the expected gains per cost of its rows, as the planner's policy estimates them."""
-
-
-def compare(replays: Sequence[Replayed], policies: Mapping[str, Callable[[PolicyInputs], Decision]]) -> list[Compared]:
-    """Return the figures of policies that decide from the same recorded inputs.
-
-    Args:
-        replays: the recorded decisions.
-        policies: name -> policy.
-    """
-    rows = []
-    for name, policy in policies.items():
-        decided = [(replayed, policy(replayed.inputs)) for replayed in replays]
-        rows.append(
-            Compared(
-                policy=name,
-                decisions=len(decided),
-                same=sum(_rows(decision) == _rows(replayed.recorded) for replayed, decision in decided),
-                moves=sum(len(_rows(decision) - _rows(replayed.inputs)) for replayed, decision in decided),
-                idle=sum(len(replayed.inputs.workers) - len(_rows(decision)) for replayed, decision in decided),
-                value=round(sum(_value(replayed.inputs, decision) for replayed, decision in decided), 4),
-            )
-        )
-    return rows
-
-
-def _rows(table: Decision | PolicyInputs) -> set[tuple[str, str]]:
-    return {(row.worker, row.problem) for row in table.assignments if row.state != "paused"}
-
-
-def _value(inputs: PolicyInputs, decision: Decision) -> float:
-    values = expected_gains(inputs.problems)
-    return sum(values.get(problem, 0.0) for problem in {problem for _, problem in _rows(decision)})

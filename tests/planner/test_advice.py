@@ -6,13 +6,10 @@ from typing import Any
 
 import pytest
 
-from harness.errors import ConfigurationError, FormatError
+from harness.errors import FormatError
 from harness.model.assignment import Assignment
 from harness.planner.advice import accepted, read_proposal
 from harness.planner.decision import Decision, PolicyInputs, ProblemFacts, WorkerFacts
-from harness.planner.policies import POLICIES, policy_named
-from harness.planner.policy import NAME, decide
-from harness.planner.replay import Replayed, compare
 
 
 def inputs(*rows: Assignment, **finished: dict[str, Any]) -> PolicyInputs:
@@ -76,27 +73,3 @@ def test_two_rows_for_one_worker_are_refused() -> None:
 def test_arguments_that_are_not_a_proposal_are_refused(arguments: object) -> None:
     with pytest.raises(FormatError, match="proposal"):
         read_proposal(arguments)
-
-
-def test_policies_are_compared_on_the_same_recorded_inputs() -> None:
-    recorded = inputs(Assignment(worker="w01", problem="t/a"), Assignment(worker="w02", problem="t/b"))
-    replays = [Replayed(1, "now", "x", decide(recorded), decide(recorded), recorded)]
-    compared = {figures.policy: figures for figures in compare(replays, POLICIES)}
-    present, simple = compared[NAME], compared["least-tried/1"]
-    assert set(compared) == set(POLICIES)
-    assert (present.decisions, present.same) == (1, 1)
-    assert simple.idle == 0
-    assert simple.value > 0
-
-
-def test_least_tried_goes_where_little_was_done_and_obeys_people() -> None:
-    facts = tuple(ProblemFacts(problem=name, evaluations=n) for name, n in (("t/a", 9), ("t/b", 1), ("t/c", 0)))
-    policy_inputs = PolicyInputs(
-        problems=facts,
-        workers=(WorkerFacts(worker="w01"), WorkerFacts(worker="w02")),
-        assignments=(Assignment(worker="-", problem="t/c", state="paused"),),
-    )
-    _, policy = policy_named("least-tried")
-    assert table(policy(policy_inputs)) == {"-": "t/c", "w01": "t/b", "w02": "t/a"}
-    with pytest.raises(ConfigurationError, match="no policy `best`; there are"):
-        policy_named("best")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -13,15 +12,12 @@ from hypothesis import strategies as st
 from harness.model.assignment import Assignment
 from harness.model.config import PolicyConfig
 from harness.planner.decision import Decision, PolicyInputs, ProblemFacts, WorkerFacts
-from harness.planner.policies import coverage_then_gain, round_robin, value
+from harness.planner.policies import round_robin
 from harness.planner.policy import decide, expected_gains, headroom
 
 POLICY = PolicyConfig(slice_evaluations=4, stale_after=20, return_after=60)
 NAMES = [f"suite/p{number}" for number in range(6)]
 WORKERS = [f"w{number:02}" for number in range(1, 5)]
-Decide = Callable[[PolicyInputs], Decision]
-each_policy = pytest.mark.parametrize("decide_by", [decide, coverage_then_gain], ids=["shipped", "coverage-then-gain"])
-"""Runs a test with each policy that uses `harness.planner.placement`."""
 
 
 def facts(problem: str) -> st.SearchStrategy[ProblemFacts]:
@@ -72,10 +68,9 @@ def inputs(draw: st.DrawFn) -> PolicyInputs:
     )
 
 
-@each_policy
 @given(inputs())
-def test_a_decision_obeys_people_and_invents_nothing(decide_by: Decide, given_inputs: PolicyInputs) -> None:
-    decision = decide_by(given_inputs)
+def test_a_decision_obeys_people_and_invents_nothing(given_inputs: PolicyInputs) -> None:
+    decision = decide(given_inputs)
     fixed = [row for row in given_inputs.assignments if row.state != "active"]
     assert list(decision.assignments[: len(fixed)]) == fixed
     paused = {row.problem for row in fixed if row.state == "paused"}
@@ -97,27 +92,23 @@ def test_a_decision_obeys_people_and_invents_nothing(decide_by: Decide, given_in
             assert name in {row.worker for row in new}, "a worker is idle although a problem is open to it"
 
 
-@each_policy
 @given(inputs())
-def test_a_decision_is_deterministic_and_survives_being_recorded(decide_by: Decide, given_inputs: PolicyInputs) -> None:
-    decision = decide_by(given_inputs)
+def test_a_decision_is_deterministic_and_survives_being_recorded(given_inputs: PolicyInputs) -> None:
+    decision = decide(given_inputs)
     recorded = PolicyInputs.model_validate_json(given_inputs.model_dump_json())
-    assert decide_by(recorded) == decision
+    assert decide(recorded) == decision
     assert Decision.model_validate_json(decision.model_dump_json()) == decision
 
 
-@each_policy
 @given(inputs())
-def test_workers_share_a_problem_only_when_nothing_better_is_free(
-    decide_by: Decide, given_inputs: PolicyInputs
-) -> None:
+def test_workers_share_a_problem_only_when_nothing_better_is_free(given_inputs: PolicyInputs) -> None:
     fresh = given_inputs.model_copy(
         update={
             "assignments": (),
             "workers": tuple(w.model_copy(update={"finished": {}}) for w in given_inputs.workers),
         }
     )
-    worker_counts = Counter(row.problem for row in decide_by(fresh).assignments)
+    worker_counts = Counter(row.problem for row in decide(fresh).assignments)
     if len(fresh.workers) <= len(fresh.problems):
         assert max(worker_counts.values(), default=0) <= 1
     elif worker_counts:
@@ -125,7 +116,7 @@ def test_workers_share_a_problem_only_when_nothing_better_is_free(
         assert len(worker_counts) == len(fresh.problems)
 
 
-def simulate(decide_by: Decide, problems: int, workers: int, evaluations: int) -> list[tuple[str, str]]:
+def simulate(problems: int, workers: int, evaluations: int) -> list[tuple[str, str]]:
     """Simulate workers that evaluate in turn and never gain; return (worker, problem) in order."""
     state = {name: ProblemFacts(problem=name) for name in NAMES[:problems]}
     facts_of_workers = {name: WorkerFacts(worker=name) for name in WORKERS[:workers]}
@@ -133,7 +124,7 @@ def simulate(decide_by: Decide, problems: int, workers: int, evaluations: int) -
     trace: list[tuple[str, str]] = []
     while len(trace) < evaluations:
         for name in WORKERS[:workers]:
-            decided = decide_by(
+            decided = decide(
                 PolicyInputs(
                     problems=tuple(state.values()),
                     workers=tuple(facts_of_workers.values()),
@@ -164,35 +155,31 @@ def simulate(decide_by: Decide, problems: int, workers: int, evaluations: int) -
     return trace
 
 
-@each_policy
 @given(st.integers(1, 6), st.integers(1, 4))
-def test_every_problem_gets_its_slice_before_any_gets_much_more(decide_by: Decide, problems: int, workers: int) -> None:
+def test_every_problem_gets_its_slice_before_any_gets_much_more(problems: int, workers: int) -> None:
     need = problems * POLICY.slice_evaluations + workers * POLICY.slice_evaluations
-    counts = Counter(problem for _, problem in simulate(decide_by, problems, workers, need))
+    counts = Counter(problem for _, problem in simulate(problems, workers, need))
     assert len(counts) == problems
     assert min(counts.values()) >= POLICY.slice_evaluations
 
 
-@each_policy
-def test_two_workers_cover_six_problems_without_meeting(decide_by: Decide) -> None:
-    trace = simulate(decide_by, 6, 2, 24)
+def test_two_workers_cover_six_problems_without_meeting() -> None:
+    trace = simulate(6, 2, 24)
     assert Counter(problem for _, problem in trace) == dict.fromkeys(NAMES, 4)
     for first, second in zip(trace[::2], trace[1::2], strict=True):
         assert first[1] != second[1]
 
 
-@each_policy
-def test_a_stale_problem_is_left_and_returned_to(decide_by: Decide) -> None:
-    trace = [problem for _, problem in simulate(decide_by, 2, 1, 200)]
+def test_a_stale_problem_is_left_and_returned_to() -> None:
+    trace = [problem for _, problem in simulate(2, 1, 200)]
     visited_problems = [problem for problem, before in zip(trace, [None, *trace], strict=False) if problem != before]
     assert set(trace) == set(NAMES[:2])
     assert len(visited_problems) > 4, "a worker returns to problems that it left"
     assert max(Counter(trace).values()) <= 120, "no problem gets nearly all evaluations"
 
 
-@each_policy
-def test_workers_share_the_only_problem(decide_by: Decide) -> None:
-    decided = decide_by(
+def test_workers_share_the_only_problem() -> None:
+    decided = decide(
         PolicyInputs(
             problems=(ProblemFacts(problem=NAMES[0]),), workers=tuple(WorkerFacts(worker=name) for name in WORKERS[:2])
         )
@@ -201,11 +188,10 @@ def test_workers_share_the_only_problem(decide_by: Decide) -> None:
     assert "shared" in decided.reasons["w02"]
 
 
-@each_policy
-def test_a_worker_whose_tuner_is_done_moves_or_rests(decide_by: Decide) -> None:
+def test_a_worker_whose_tuner_is_done_moves_or_rests() -> None:
     problems = tuple(ProblemFacts(problem=name, evaluations=9) for name in NAMES[:2])
     rows = (Assignment(worker="w01", problem=NAMES[0]),)
-    moved = decide_by(
+    moved = decide(
         PolicyInputs(
             problems=problems,
             workers=(WorkerFacts(worker="w01", stint=1, finished={NAMES[0]: "exhausted"}),),
@@ -213,7 +199,7 @@ def test_a_worker_whose_tuner_is_done_moves_or_rests(decide_by: Decide) -> None:
         )
     )
     assert [row.problem for row in moved.assignments] == [NAMES[1]]
-    without_work = decide_by(
+    without_work = decide(
         PolicyInputs(
             problems=problems,
             workers=(WorkerFacts(worker="w01", finished={NAMES[0]: "exhausted", NAMES[1]: "stale"}),),
@@ -224,33 +210,17 @@ def test_a_worker_whose_tuner_is_done_moves_or_rests(decide_by: Decide) -> None:
     assert "nothing left" in without_work.reasons["w01"]
 
 
-@each_policy
-def test_a_stale_finish_lapses_after_enough_evaluations_elsewhere(decide_by: Decide) -> None:
+def test_a_stale_finish_lapses_after_enough_evaluations_elsewhere() -> None:
     def with_elsewhere(count: int) -> tuple[Assignment, ...]:
         problem = ProblemFacts(problem=NAMES[0], evaluations=30, since_gain=25, elsewhere=count)
         worker_facts = WorkerFacts(worker="w01", finished={NAMES[0]: "stale"})
-        return decide_by(PolicyInputs(problems=(problem,), workers=(worker_facts,), policy=POLICY)).assignments
+        return decide(PolicyInputs(problems=(problem,), workers=(worker_facts,), policy=POLICY)).assignments
 
     assert with_elsewhere(59) == ()
     assert [row.problem for row in with_elsewhere(60)] == [NAMES[0]]
 
 
-def test_value_prefers_headroom_slope_and_cheapness_and_fades_without_gain() -> None:
-    base = ProblemFacts(problem="s/p", evaluations=10, speedup=1.5, score=0.5, cost_s=10)
-
-    def worth(**change: float) -> float:
-        return value(base.model_copy(update=change), POLICY, 1.0)
-
-    assert worth(score=0.2) > worth() > worth(score=0.9)
-    assert worth(recent_gain=0.3) > worth()
-    assert worth(since_gain=15) < worth()
-    assert worth(cost_s=40) < worth()
-    assert worth(failures=8) < worth()
-    assert worth(duplicates=10) < worth()
-
-
-@each_policy
-def test_a_worker_moves_after_its_slice_only_for_much_more(decide_by: Decide) -> None:
+def test_a_worker_moves_after_its_slice_only_for_much_more() -> None:
     def one_move(score: float) -> str:
         problems = (
             ProblemFacts(problem=NAMES[0], evaluations=8, speedup=1.2, score=0.6, cost_s=8),
@@ -259,7 +229,7 @@ def test_a_worker_moves_after_its_slice_only_for_much_more(decide_by: Decide) ->
         rows = (Assignment(worker="w01", problem=NAMES[0], wanted="as before"),)
         workers = (WorkerFacts(worker="w01", stint=8),)
         return (
-            decide_by(PolicyInputs(problems=problems, workers=workers, assignments=rows, policy=POLICY))
+            decide(PolicyInputs(problems=problems, workers=workers, assignments=rows, policy=POLICY))
             .assignments[0]
             .problem
         )

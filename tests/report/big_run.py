@@ -201,7 +201,7 @@ def _move(writer: _Writer, at: datetime, present: dict[str, str], moved: str) ->
     record = {
         "run": "main",
         "target": "h200",
-        "policy": "coverage-then-gain/1",
+        "policy": "gain-bandit/1",
         "inputs": {"problems": [{"problem": problem, "evaluations": 1} for problem in present.values()]},
         "decision": {"assignments": rows, "reasons": {moved: "most headroom to the bound for its cost"}},
     }
