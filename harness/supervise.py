@@ -17,17 +17,16 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import TypeVar
 
 from harness.agents.governor import SpendTracker
 from harness.agents.model_access import api_backoff
 from harness.child_process import ChildProcess, output_file
-from harness.errors import ConfigurationError, RepositoryError
+from harness.errors import ConfigurationError
 from harness.failpoints import failpoint
 from harness.git.repo import Repo
-from harness.ledger.upgrade import upgrade_ledger
 from harness.model.config import Config
 from harness.model.entry import stamp
 from harness.model.process_status import DaemonStatus, PlannerStatus, ProcessStatus, StartStatus, WorkerStatus
@@ -64,11 +63,6 @@ def run_start(
     """Run everything until a limit is reached, no work is left, or `stop` is set.
 
     Args:
-        workspace: the workspace of the run.
-        config: the resolved configuration.
-        target: the target's name.
-        limits: the limits of this invocation.
-        stop: ends the run.
         show: called with each snapshot, every 0.25 s.
         metrics_port: the port of the daemon's metrics; None for none.
         cluster: address of the Ray cluster that runs the judges; None for judges on this host.
@@ -85,7 +79,6 @@ def run_start(
         clear_statuses(workspace)
         failpoint("supervisor.before_start")
         with Repo(workspace) as repo:
-            notices = _upgrade_ledger(workspace, repo, config.coordination_branch)
             usd_before = SpendTracker(workspace, repo, config).spent().usd
         api_backoff.allow_requests(workspace)
         children = _children(config, target, limits, usd_before, metrics_port, cluster)
@@ -98,24 +91,12 @@ def run_start(
             usd_before=usd_before,
             **asdict(limits),
         )
-        supervisor = _Supervisor(workspace, record, children, limits, stop, show, notices)
+        supervisor = _Supervisor(workspace, record, children, limits, stop, show)
         stack.callback(clear_statuses, workspace)
         try:
             return supervisor.run()
         finally:
             supervisor.end()
-
-
-def _upgrade_ledger(workspace: Workspace, repo: Repo, branch: str) -> list[str]:
-    """Upgrade a ledger of an earlier format, before a child process opens it; return messages about it."""
-    try:
-        upgrade = upgrade_ledger(workspace, repo, branch)
-    except RepositoryError as error:  # a person's rebase, for instance: entries are written in the earlier format
-        return [f"the ledger stays in its earlier format for now, because it cannot be upgraded: {error.message}"]
-    if not upgrade.is_outdated:
-        return []
-    formats = f"from format {upgrade.before} to format {upgrade.after} in commit {(upgrade.commit or '')[:12]}"
-    return [f"the ledger was upgraded {formats}; earlier versions of the harness refuse it from now on"]
 
 
 def worker_names(count: int) -> tuple[str, ...]:
@@ -157,7 +138,7 @@ class _Supervisor:
     limits: Limits
     stop: threading.Event
     show: Callable[[Snapshot], None]
-    messages: list[str]
+    messages: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._workers = {
@@ -261,7 +242,6 @@ def stop_running(workspace: Workspace, within_s: float) -> bool:
     """End a running `harness start` cleanly and wait for it.
 
     Args:
-        workspace: the workspace of the run.
         within_s: time limit in seconds.
 
     Returns:

@@ -34,7 +34,6 @@ _COMMANDS = {
     "pr": ("harness.cli.merge_commands", "Create a champion's branch and pull request, with its proof."),
     "proof": ("harness.cli.merge_commands", "Check that the ledger proves the solutions in a range of commits."),
     "audit": ("harness.cli.audit", "Check that the ledger is complete and unchanged."),
-    "ledger": ("harness.cli.ledger", "Maintain the ledger's files: upgrade their format."),
     "report": ("harness.cli.output_files", "Write one self-contained HTML page about a run."),
     "serve": ("harness.cli.serve", "Show a run as a live page in a browser."),
     "export": ("harness.cli.output_files", "Write a champion as a solution.json for SOL-ExecBench."),

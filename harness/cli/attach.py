@@ -60,7 +60,6 @@ def _last_end(workspace: Workspace, status: StartStatus | None) -> str:
     """Return the end of a sentence: how the last run has ended; empty if there was none.
 
     Args:
-        workspace: the workspace of the run.
         status: the last record of `harness start`, which a run deletes at its end unless it is killed.
     """
     result = read_run_result(workspace) if status is None else result_of(workspace, status)
@@ -91,7 +90,6 @@ def start_detached(workspace: Workspace, *, as_json: bool) -> int:
     """Run the present command without --detach in a new session, and wait until the run has started.
 
     Args:
-        workspace: the workspace.
         as_json: print pid and log file as JSON.
 
     Returns:

@@ -95,8 +95,6 @@ def open_cluster(workspace: Workspace, config: Config, address: str) -> OpenJudg
     """Return the function that starts the daemon's judges on a cluster.
 
     Args:
-        workspace: the workspace of the run.
-        config: its configuration.
         address: `auto`, or HOST:PORT of Ray's head.
 
     Raises:
@@ -113,7 +111,6 @@ def choose_cluster(config: Config, address: str) -> DeviceChoice:
     """Return the target of a run on a cluster: the configuration's, or that of the first device.
 
     Args:
-        config: the run's configuration.
         address: `auto`, or HOST:PORT of Ray's head.
 
     Raises:

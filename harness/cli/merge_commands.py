@@ -172,8 +172,6 @@ def single_target(config: Config, index: Index, run: str) -> str:
 
     Args:
         config: may set the target.
-        index: index of the ledger.
-        run: name of the run.
 
     Raises:
         ConfigurationError: the run has entries for several targets.
@@ -189,8 +187,6 @@ def check_entries(index: Index, config: Config, run: str, target: str | None) ->
 
     Args:
         index: refreshed by the caller.
-        config: the configuration of the workspace.
-        run: name of the run.
         target: the target; None for any.
 
     Raises:

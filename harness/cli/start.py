@@ -135,7 +135,6 @@ def ask_for_a_limit(config: Config, limits: Limits) -> None:
 
     Args:
         config: sets the kinds of agents and their budgets.
-        limits: limits of the command line.
 
     Raises:
         ConfigurationError: the user declined to start without a limit.

@@ -23,7 +23,6 @@ def find_problem(name: str, workspace: Workspace | None) -> Problem:
     """Return a problem by its directory, or by its key in the workspace.
 
     Args:
-        name: a directory or a key.
         workspace: None outside of one.
 
     Raises:

@@ -49,7 +49,6 @@ def read_bytes(path: Path, *, max_bytes: int, where: str | None = None) -> bytes
     """Return a file's content.
 
     Args:
-        path: the file.
         max_bytes: the largest size that is read.
         where: the file's name in errors; None for its path.
 
@@ -68,7 +67,6 @@ def load_json_file(path: Path, *, max_bytes: int = RECORD_BYTES) -> Any:  # noqa
     """Return the value of a JSON file.
 
     Args:
-        path: the file.
         max_bytes: the largest size that is parsed.
 
     Raises:
@@ -131,7 +129,6 @@ def load_yaml(text: str | bytes, *, where: str, max_bytes: int) -> Any:  # noqa:
 
     Args:
         text: the text, or its bytes.
-        where: the file, for errors.
         max_bytes: the largest size that is parsed.
 
     Raises:
@@ -149,7 +146,6 @@ def compose_yaml(
 
     Args:
         text: the text, or its bytes.
-        where: the file, for errors.
         max_bytes: the largest size that is parsed.
         marks_count_characters: use the pure-Python loader, whose marks index characters of the text. It is twenty
             times slower.
@@ -177,7 +173,6 @@ def value_of(node: yaml.Node, *, where: str) -> Any:  # noqa: ANN401 - whatever 
 
     Args:
         node: the root node from `compose_yaml`.
-        where: the file, for errors.
 
     Raises:
         FormatError: a scalar does not fit its tag, such as an impossible date.
@@ -195,7 +190,6 @@ def check_size(text: str | bytes | bytearray, *, where: str, max_bytes: int = DO
 
     Args:
         text: the text, or its bytes.
-        where: the file, for errors.
         max_bytes: the largest allowed size as UTF-8.
 
     Raises:

@@ -1,11 +1,5 @@
 """Ledger files as bytes: a first line with a format version, then YAML documents, which are only appended.
 
-Each document has its own format version, because an upgrade never rewrites documents. Reading converts a document from
-its own format to the newest one, version by version (`_STEPS`). So a new format adds one step and keeps all others.
-
-Format 1: the first. Its documents do not name their format.
-Format 2: every document names its format; a measured entry has `judge_protocol`, the judge's protocol version.
-
 The module has its own YAML writer, because the bytes are hashed and because readers of YAML 1.1 (PyYAML) and YAML 1.2
 must get the same values. It quotes every string with double quotes, and writes every float with a dot and a signed
 exponent. The reader is PyYAML's C loader.
@@ -15,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -23,11 +17,8 @@ from pydantic import ValidationError
 
 from harness.errors import FormatError, LedgerError
 from harness.formats.bounded import LEDGER_BYTES, load_yaml
-from harness.model.entry import LEDGER_FORMAT, MEASURED, Entry, EntryDraft
+from harness.model.entry import LEDGER_FORMAT, Entry, EntryDraft
 from harness.model.paths import LEDGER
-
-FORMAT_1_PROTOCOL = 1
-"""Protocol version of all judges with entries of format 1."""
 
 _HEAD = re.compile(rb"# kernel-harness ledger, format (\d{1,9})\n")
 _DOCUMENT = b"---\n"
@@ -68,26 +59,15 @@ class Document:
         """Position of the document in its file, from 1; 0 for a document without `seq`."""
         return int(field_of(self.raw, "seq") or 0)
 
-    @property
-    def format(self) -> int:
-        """Format version of the document; documents of format 1 do not name it."""
-        return int(field_of(self.raw, "format") or 1)
 
-
-def header(version: int) -> bytes:
-    """Return the first line of a file that is created in a ledger of this format. Upgrades do not change it."""
-    return b"# kernel-harness ledger, format %d\n" % version
-
-
-HEADER = header(LEDGER_FORMAT)
-"""First line of a file in a new ledger."""
+HEADER = b"# kernel-harness ledger, format %d\n" % LEDGER_FORMAT
+"""First line of a ledger file."""
 
 
 def field_of(raw: bytes, name: Literal["format", "seq", "prev", "at"]) -> str | None:
     """Return one field of a document without parsing the document; None if it is missing or null.
 
     Args:
-        raw: bytes of the document.
         name: the field; the writer puts each of these fields on a separate line.
     """
     match = _FIELDS[name].search(raw)
@@ -122,19 +102,17 @@ def render(document: Mapping[str, Any]) -> bytes:
 
 
 def render_entry(entry: Entry) -> bytes:
-    """Return an entry's bytes in the entry's own format.
+    """Return an entry's bytes.
 
     Empty fields are omitted, except the `reason` of an entry with a verdict.
 
-    Raises:
-        LedgerError: the format cannot record the entry.
     """
     fields = entry.model_dump(mode="json", exclude_none=True)
     if entry.verdict is not None:
         fields["reason"] = entry.reason
     draft = [name for name in EntryDraft.model_fields if name in fields and fields[name] not in ([], {})]
-    document = {"seq": entry.seq, "prev": entry.prev, **{name: fields[name] for name in draft}, "at": entry.at}
-    return render(written_format(document, entry.format))
+    place = {"format": entry.format, "seq": entry.seq, "prev": entry.prev}
+    return render({**place, **{name: fields[name] for name in draft}, "at": entry.at})
 
 
 def split(content: bytes, where: str, *, start: int = 0) -> list[Document]:
@@ -167,15 +145,15 @@ def _starts(content: bytes, start: int) -> list[int]:
     return starts
 
 
-def check_header(content: bytes, where: str) -> int:
-    """Return the format in a ledger file's first line: that of the ledger when the file was created.
+def check_header(content: bytes, where: str) -> None:
+    """Check the format in a ledger file's first line.
 
     Args:
         content: the file, or its beginning.
         where: the file, for messages.
 
     Raises:
-        LedgerError: the file is not a ledger file, or has a newer format.
+        LedgerError: the file is not a ledger file, or has another format.
     """
     head = _HEAD.match(content)
     if head is None:
@@ -184,18 +162,17 @@ def check_header(content: bytes, where: str) -> int:
             where=f"{where}:1",
             remedy=f"see who changed it with `git log -p -- {where}`, and restore it from there",
         )
-    return check_format(int(head[1]), "the ledger file", f"{where}:1")
+    check_format(int(head[1]), "the ledger file", f"{where}:1")
 
 
 def parse(raw: bytes, where: str) -> dict[str, Any]:
-    """Return a document as a mapping with the fields of its own format.
+    """Return a document as a mapping.
 
     Args:
-        raw: bytes of the document.
         where: file and line of the document, for messages.
 
     Raises:
-        LedgerError: the bytes are not YAML, not a mapping with an integer `seq`, or have a newer format.
+        LedgerError: the bytes are not YAML, not a mapping with an integer `seq`, or have another format.
     """
     try:
         document = load_yaml(raw, where=where, max_bytes=LEDGER_BYTES)
@@ -203,22 +180,21 @@ def parse(raw: bytes, where: str) -> dict[str, Any]:
         raise LedgerError(error.message, where=where, remedy=_RESTORE) from error
     if not isinstance(document, dict) or type(document.get("seq")) is not int:
         raise LedgerError("not a ledger document: it must be a mapping with a whole number `seq`", where=where)
-    check_format(document.get("format", 1), "the document", where)
+    check_format(document.get("format", LEDGER_FORMAT), "the document", where)
     return document
 
 
 def parse_entry(raw: bytes, where: str) -> Entry:
-    """Return a document of any readable format as an entry, which has the fields of the newest format.
+    """Return a document as an entry.
 
     Args:
-        raw: bytes of the document.
         where: file and line of the document, for messages.
 
     Raises:
         LedgerError: the document is not an entry; the message names each invalid field.
     """
     try:
-        return Entry.model_validate(in_newest_format(parse(raw, where), where))
+        return Entry.model_validate(parse(raw, where))
     except ValidationError as error:
         fields = "; ".join(f"{'.'.join(map(str, item['loc'])) or 'entry'}: {item['msg']}" for item in error.errors())
         raise LedgerError(f"not a ledger entry: {fields}", where=where) from error
@@ -303,73 +279,22 @@ def _escape(match: re.Match[str]) -> str:
     return f"\\x{code:02X}" if code < 0x100 else f"\\u{code:04X}"
 
 
-def check_format(version: object, subject: str, where: str, *, newest: int = LEDGER_FORMAT) -> int:
-    """Return a format version after checking that this harness reads it.
+def check_format(version: object, subject: str, where: str, *, expected: int = LEDGER_FORMAT) -> None:
+    """Check that this harness reads a format version.
 
     Args:
-        version: the version in the file.
         subject: the part that has the version, for the message, such as `the document`.
         where: the file, with line or key.
-        newest: the newest version that this harness reads.
+        expected: the version that this harness reads.
 
     Raises:
-        LedgerError: the version is newer, or not a version.
+        LedgerError: it is another version.
     """
-    if type(version) is int and 1 <= version <= newest:
-        return version
-    readable = "format 1" if newest == 1 else f"formats 1 to {newest}"
+    if type(version) is int and version == expected:
+        return
     raise LedgerError(
-        f"{subject} has format {version}, and this harness reads {readable}",
+        f"{subject} has format {version}, and this harness reads format {expected}",
         where=where,
         remedy="install a newer kernel-harness: build its wheel in a newer clone, then "
         "`pip install dist/kernel_harness-*.whl`",
     )
-
-
-def in_newest_format(document: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return a parsed document with the fields of the newest format; `format` remains that of the document.
-
-    Args:
-        document: the parsed document, in any readable format.
-        where: file and line of the document, for messages.
-
-    Raises:
-        LedgerError: the document has a field that its format does not have.
-    """
-    original_format = int(document.get("format", 1))
-    converted = {**document, "format": original_format}
-    for version in range(original_format, LEDGER_FORMAT):
-        converted = _STEPS[version](converted, where)
-    return converted
-
-
-def written_format(document: Mapping[str, Any], version: int) -> dict[str, Any]:
-    """Return the fields of a document in a format.
-
-    Args:
-        document: fields of the newest format, without `format`.
-        version: the format to convert to.
-
-    Raises:
-        LedgerError: the format cannot represent a value.
-    """
-    if version >= 2:
-        return {"format": version, **document}
-    protocol = document.get("judge_protocol", FORMAT_1_PROTOCOL)
-    if protocol != FORMAT_1_PROTOCOL:
-        raise LedgerError(
-            f"a ledger of format 1 cannot record entries of a judge of protocol {protocol}",
-            remedy="upgrade the ledger: `harness ledger upgrade`",
-        )
-    return {name: value for name, value in document.items() if name != "judge_protocol"}
-
-
-def _from_1(document: dict[str, Any], where: str) -> dict[str, Any]:
-    """Convert format 1 to 2: every judge of format 1 has protocol version 1."""
-    if "judge_protocol" in document:
-        raise LedgerError("judge_protocol: documents of format 1 have no such field", where=where)
-    return {**document, "judge_protocol": FORMAT_1_PROTOCOL} if document.get("kind") in MEASURED else document
-
-
-_STEPS: Mapping[int, Callable[[dict[str, Any], str], dict[str, Any]]] = {1: _from_1}
-"""Format version -> conversion to the next version."""

@@ -1,7 +1,6 @@
 """ledger/heads.yaml: the last document of each ledger file, which makes the truncation of a file detectable.
 
-The first line contains the format of the ledger, in which new documents are written. A harness that does not read that
-format refuses the ledger here.
+The first line contains the format of the ledger. A harness that does not read that format refuses the ledger here.
 """
 
 from __future__ import annotations
@@ -19,8 +18,7 @@ from harness.model.base_models import StrictModel
 from harness.model.entry import LEDGER_FORMAT
 from harness.model.paths import HEADS
 
-_HEADER = b"# kernel-harness heads, format %d\n"
-HEADER = _HEADER % LEDGER_FORMAT
+HEADER = b"# kernel-harness heads, format %d\n" % LEDGER_FORMAT
 _HEAD = re.compile(rb"# kernel-harness heads, format (\d{1,9})\n")
 _REMEDY = f"restore it: `git log -p -- {HEADS}` shows who changed it; `harness audit` checks it against the files"
 _LAST_START = b"\n---\n"
@@ -38,11 +36,11 @@ def read_heads(content: bytes | None) -> dict[str, Head]:
     """Return the head of each ledger file from the bytes of heads.yaml; an empty mapping if the file does not exist.
 
     Raises:
-        LedgerError: the bytes are not a heads file, or have a newer format.
+        LedgerError: the bytes are not a heads file, or have another format.
     """
     if content is None:
         return {}
-    heads_format(content)
+    _check_header(content)
     try:
         parsed = load_yaml(content, where=HEADS, max_bytes=LEDGER_BYTES) or {}
         return {str(file): Head.model_validate(head) for file, head in parsed.items()}
@@ -52,34 +50,23 @@ def read_heads(content: bytes | None) -> dict[str, Head]:
         raise LedgerError(f"not a heads file: {' '.join(str(error).split())}", where=HEADS, remedy=_REMEDY) from error
 
 
-def heads_format(content: bytes) -> int:
-    """Return the ledger's format, from the bytes of heads.yaml.
-
-    Raises:
-        LedgerError: the bytes are not a heads file, or have a newer format.
-    """
+def _check_header(content: bytes) -> None:
     head = _HEAD.match(content)
     if head is None:
         raise LedgerError(f"its first line must be `{HEADER.decode().strip()}`", where=f"{HEADS}:1", remedy=_REMEDY)
-    return check_format(int(head[1]), "the ledger", f"{HEADS}:1")
+    check_format(int(head[1]), "the ledger", f"{HEADS}:1")
 
 
-def render_heads(heads: Mapping[str, Head], version: int = LEDGER_FORMAT) -> bytes:
-    """Return the bytes of heads.yaml: one line per ledger file, sorted, so that a diff shows each file's change.
-
-    Args:
-        heads: ledger file -> its head.
-        version: format of the ledger.
-    """
+def render_heads(heads: Mapping[str, Head]) -> bytes:
+    """Return the bytes of heads.yaml: one line per ledger file, sorted, so that a diff shows each file's change."""
     lines = [f"{json.dumps(file)}: {json.dumps(heads[file].model_dump())}\n" for file in sorted(heads)]
-    return _HEADER % version + "".join(lines).encode()
+    return HEADER + "".join(lines).encode()
 
 
 def head_of(raw: bytes, where: str) -> Head:
     """Return the head of a file whose last document is this one.
 
     Args:
-        raw: bytes of the document.
         where: the file, for messages.
 
     Raises:
@@ -99,7 +86,7 @@ def end_of(content: bytes | None, where: str) -> Head | None:
         where: the file, for messages.
 
     Raises:
-        LedgerError: the file is not a ledger file, or has a newer format.
+        LedgerError: the file is not a ledger file, or has another format.
     """
     if not content:
         return None
@@ -115,12 +102,11 @@ def heads_of(files: Iterable[tuple[str, bytes]]) -> dict[str, Head]:
 
 
 def with_heads_of(heads: bytes | None, files: Mapping[str, bytes | None]) -> bytes:
-    """Return the bytes of heads.yaml, in its format, with new heads of some ledger files.
+    """Return the bytes of heads.yaml with new heads of some ledger files.
 
     Args:
         heads: current bytes of heads.yaml; None if it does not exist.
         files: ledger file -> its new bytes; None for a file that does not exist.
     """
     ends = heads_of((file, content or b"") for file, content in files.items() if file != HEADS)
-    version = LEDGER_FORMAT if heads is None else heads_format(heads)
-    return render_heads({**read_heads(heads), **ends}, version)
+    return render_heads({**read_heads(heads), **ends})

@@ -12,6 +12,7 @@ from typing import Any
 from harness.errors import FormatError
 from harness.formats.bounded import LEDGER_BYTES, load_json
 from harness.formats.ledger_documents import check_format, parse
+from harness.model.entry import LEDGER_FORMAT
 
 _START = "---\n"
 _MARK = "\0"
@@ -32,7 +33,7 @@ def parse_quickly(raw: bytes, where: str) -> dict[str, Any]:
     document = _from_writer_layout(raw, where)
     if document is None or type(document.get("seq")) is not int:
         return parse(raw, where)
-    check_format(document.get("format", 1), "the document", where)
+    check_format(document.get("format", LEDGER_FORMAT), "the document", where)
     return document
 
 

@@ -41,10 +41,6 @@ class LibraryBaseline:
 def library_baselines(directory: Path, definition: Definition) -> tuple[list[LibraryBaseline], list[FormatError]]:
     """Read the library baselines of a problem, in the order of their names.
 
-    Args:
-        directory: the problem's.
-        definition: the problem's.
-
     Returns:
         Those that are right, and what is wrong with the others.
     """
@@ -97,7 +93,6 @@ def run_signature_error(run: ast.FunctionDef, definition: Definition) -> str | N
 
     Args:
         run: the function `run` of a reference or baseline.
-        definition: the problem's.
     """
     takes = [argument.arg for argument in (*run.args.posonlyargs, *run.args.args)]
     if takes == list(definition.inputs):

@@ -270,9 +270,7 @@ def export_problem(problem: Problem, into: Path, *, replace: bool = False) -> Pa
     `x_provenance`. All other files that affect judging are copied too, so that an import gives the same digest.
 
     Args:
-        problem: the problem.
         into: directory of the exported suites.
-        replace: overwrite an existing directory.
 
     Returns:
         Directory of the exported problem.

@@ -65,7 +65,6 @@ def tags_of(key: str, definition: Definition) -> ProblemTags:
 
     Args:
         key: `suite/name`.
-        definition: the problem's definition.
     """
     suite, _, name = key.partition("/")
     extra: Mapping[str, Any] = definition.model_extra or {}

@@ -186,7 +186,6 @@ def is_plain_file(path: Path, *, within: str) -> bool:
     """Return True for a plain file, False for a directory.
 
     Args:
-        path: the file or directory.
         within: `problem` or `solution`, for messages.
 
     Raises:

@@ -23,7 +23,6 @@ def unmet_requirements(problem: Problem, target: str, *, memory_bytes: float | N
 
     Args:
         problem: a problem without errors.
-        target: `cpu`, `h200` ...
         memory_bytes: memory of the device; None where it is unknown, then memory is not checked.
     """
     return [*_reference(problem.definition.reference, target), *_memory(problem, target, memory_bytes)]

@@ -66,9 +66,7 @@ def located(message: str, path: FieldPath, *, where: str, lines: Mapping[FieldPa
     """Return an error about one field, with its line.
 
     Args:
-        message: the error's sentence.
         path: keys and indices from the top of the document to the field.
-        where: the file.
         lines: line of each field.
     """
     line = line_of(lines, path)
@@ -81,8 +79,6 @@ def validated(
     """Return the model of a parsed document, or None and all errors in the order of their lines.
 
     Args:
-        model: the document's schema.
-        value: parsed JSON or YAML.
         where: the file, for messages.
         lines: line of each field.
     """

@@ -65,7 +65,6 @@ def small_axes(definition: Definition, axes: Mapping[str, int]) -> dict[str, int
     """Return sizes of the `var` axes within the limits; None if halving does not reach the limits.
 
     Args:
-        definition: the problem's definition.
         axes: sizes of the `var` axes in a workload.
     """
     sizes = dict(axes)
@@ -107,7 +106,6 @@ def exact_divisions(definition: Definition, axes: Mapping[str, int]) -> frozense
     """Return the names of the computed axes whose divisions have no remainder.
 
     Args:
-        definition: the problem's definition.
         axes: sizes of the `var` axes.
     """
     sizes = evaluate_axes(definition.axes, axes)

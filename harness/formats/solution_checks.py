@@ -52,12 +52,7 @@ def check_spec(spec: SolutionSpec) -> list[FieldError]:
 
 
 def check_fit(spec: SolutionSpec, definition: Definition) -> Iterator[FieldError]:
-    """Yield the errors of a solution with respect to one problem, each with the path of its field.
-
-    Args:
-        spec: a valid solution.yaml.
-        definition: the problem's definition.
-    """
+    """Yield the errors of a solution with respect to one problem, each with the path of its field."""
     if spec.language in PYTHON_LANGUAGES:
         for name in spec.params:
             if name in definition.inputs or name in definition.outputs:
@@ -179,7 +174,6 @@ def check_entry(
     """Return the errors of the entry point: its file or function is missing, or the file is not Python.
 
     Args:
-        spec: the solution's spec.
         texts: relative path -> text of each source.
         where: solution.yaml, for messages.
         lines: line of each field of solution.yaml.

@@ -151,11 +151,6 @@ def _language(languages: tuple[ExternalLanguage, ...]) -> Language:
 def solution_from_json(path: Path, destination: Path, *, replace: bool = False) -> Path:
     """Convert a solution.json to a solution directory, check it and return its path.
 
-    Args:
-        path: the solution.json.
-        destination: the solution directory to write.
-        replace: overwrite an existing directory.
-
     Raises:
         FormatError: the file is malformed, or the harness does not run its language.
         ConfigurationError: the directory exists and `replace` is false.
@@ -204,13 +199,9 @@ def solution_document(
     compiler's flags, and the constant axes become macros in the flags of compiled code.
 
     Args:
-        solution: the solution.
         name: the solution's name in the document.
         definition: name of the problem's definition.
-        author: the solution's author in the document.
-        description: the solution's description in the document.
         target: device class, such as `h200`; written in upper case, except `cpu`.
-        constants: sizes of the problem's constant axes.
 
     Raises:
         FormatError: the format does not support the solution's language.

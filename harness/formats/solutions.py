@@ -73,12 +73,7 @@ def inspect_solution(directory: Path) -> tuple[Solution | None, list[FormatError
 
 
 def check_solution(solution: Solution, definition: Definition) -> list[FormatError]:
-    """Return the errors of a solution with respect to one problem; [] if it fits the problem.
-
-    Args:
-        solution: a valid solution.
-        definition: the problem's definition.
-    """
+    """Return the errors of a solution with respect to one problem; [] if it fits the problem."""
     file = solution.directory / SOLUTION_NAME
     where = shown(file)
     lines = parse_yaml(file.read_text(), where=where)[1]
@@ -91,7 +86,6 @@ def copy_from_another_gpu(problem: Path, target: str) -> str | None:
     Device code is built for the device that runs it, so a solution for another GPU is a valid starting point.
 
     Args:
-        problem: the problem's directory.
         target: the GPU; nothing is copied if it has a solution.
 
     Returns:
@@ -251,7 +245,6 @@ def usable_solution(directory: Path, definition: Definition, languages: Collecti
 
     Args:
         directory: a snapshot of the candidate.
-        definition: the problem's definition.
         languages: allowed languages; empty for all.
         only_in: subject and verb of the message about other languages, such as "this run allows".
 

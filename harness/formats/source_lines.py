@@ -42,7 +42,6 @@ def parse_json(text: str, *, where: str, first_line: int = 1) -> Any:  # noqa: A
     """Return the value of a JSON text; duplicate keys, NaN and infinities are errors.
 
     Args:
-        text: the text.
         where: the file, for messages.
         first_line: number of the text's first line.
 
@@ -189,7 +188,6 @@ def parse_yaml(text: str, *, where: str) -> tuple[Any, dict[FieldPath, int]]:
     numbers that are not finite, and more than one document.
 
     Args:
-        text: the text.
         where: the file, for messages.
 
     Raises:

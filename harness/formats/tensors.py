@@ -52,7 +52,6 @@ def check_tensor(file: Path, key: str, dtype: str, shape: tuple[int, ...] | None
     """Check by its header that a safetensors file contains a tensor.
 
     Args:
-        file: the file.
         key: name of the tensor.
         dtype: required dtype, as in definition.json.
         shape: required shape; None for any.
@@ -76,7 +75,6 @@ def read_tensor(file: Path, key: str) -> tuple[bytes, str, tuple[int, ...]]:
     """Return the bytes, the dtype and the shape of one tensor of a safetensors file without reading other tensors.
 
     Args:
-        file: the file.
         key: name of the tensor.
 
     Raises:

@@ -172,7 +172,6 @@ def own_commits(git: Git, branch: str) -> list[tuple[str, str]]:
     The records are the ref that follows each commit of the harness, and the branch's reflog. A clone has neither.
 
     Args:
-        git: the repository.
         branch: the branch's short name.
 
     Returns:
@@ -191,12 +190,7 @@ def own_commits(git: Git, branch: str) -> list[tuple[str, str]]:
 
 
 def resolve(git: Git, name: str) -> str | None:
-    """Return the commit that a ref names, or None.
-
-    Args:
-        git: the repository.
-        name: a ref or another revision expression.
-    """
+    """Return the commit that a ref names, or None."""
     answer = git.ask("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
     return answer.text if answer.code == 0 else None
 
@@ -352,9 +346,7 @@ def lost_appends(writer: Writer, branch: str, tip: str) -> dict[str, str]:
     a commit: git's `reset --hard` moves the branch back to the commit that it read before.
 
     Args:
-        writer: the repository and its reader.
         branch: the branch's short name.
-        tip: the branch's present commit.
 
     Returns:
         Path of the ledger file -> the commit that has its end.

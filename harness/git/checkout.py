@@ -134,7 +134,6 @@ def refresh(checkout: Checkout, tip: str, scratch: Path) -> None:
 
     Args:
         checkout: the checkout, on the branch whose tip is `tip`.
-        tip: the commit.
         scratch: a directory for the new index while it is made.
     """
     behind = checkout.behind()
@@ -192,7 +191,6 @@ def tree_entries(git: Git, commit: str, path: str = "") -> dict[str, tuple[str, 
     """Return path -> (mode, blob) of every file below a directory of a commit, sorted by path.
 
     Args:
-        git: the repository.
         commit: a commit id or another tree-ish.
         path: the directory, relative to the repository's root; "" is the root.
     """
@@ -258,8 +256,6 @@ def is_edited(checkout: Checkout, branch: str, path: str, blob: Blob) -> bool:
 
     Args:
         checkout: the checkout; one of another branch counts as not edited.
-        branch: the branch.
-        path: the file.
         blob: its blob at the branch's tip.
     """
     if checkout.branch() != branch:
@@ -311,7 +307,6 @@ def local_changes(checkout: Checkout, tip: str, directory: str) -> list[LocalCha
 
     Args:
         checkout: the checkout, on the branch whose tip is `tip`.
-        tip: the commit.
         directory: relative to the checkout's root, with a slash at its end.
     """
     tip_entries, index_entries = tree_entries(checkout.git, tip, directory), _index_entries(checkout.git)
@@ -353,7 +348,6 @@ def state(checkout: Checkout, branch: str, tip: str) -> list[str]:
     Args:
         checkout: the checkout; one of another branch lacks nothing.
         branch: the branch's short name.
-        tip: the branch's present commit.
     """
     behind = checkout.behind()
     if not behind or checkout.branch() != branch:

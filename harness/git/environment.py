@@ -121,8 +121,6 @@ class Git:
 
         Args:
             arguments: the command's arguments after `git`.
-            stdin: the bytes on standard input.
-            extra: further environment variables.
             deadline_s: time limit of the command, in seconds.
 
         Raises:
@@ -157,7 +155,6 @@ class Git:
 
         Args:
             arguments: the command's arguments after `git`.
-            stdin: the bytes on standard input.
 
         Raises:
             RepositoryError: the command failed; the message has git's error output.
@@ -174,7 +171,6 @@ def scratch_index(git: Git, directory: Path) -> Iterator[Git]:
     """Provide the same repository with an empty private index within a `with` block.
 
     Args:
-        git: the repository.
         directory: the directory of the index' file, which is removed at the end unless it was renamed.
     """
     index = directory / f"index.{secrets.token_hex(6)}"

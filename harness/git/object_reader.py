@@ -41,11 +41,7 @@ class _CleanGit(gitpython.Git):
 
 
 class ObjectReader:
-    """Reads objects of one repository. Safe to use from several threads; `close` ends its git processes.
-
-    Args:
-        git: the repository.
-    """
+    """Reads objects of one repository. Safe to use from several threads; `close` ends its git processes."""
 
     def __init__(self, git: Git) -> None:
         self._git = git

@@ -11,9 +11,7 @@ def digest_at(repo: Repo, commit: str, problem: str) -> str | None:
     """Return `harness.formats.problems.problem_digest` of a problem in a commit; None if the commit lacks it.
 
     Args:
-        repo: the repository.
         commit: a commit id or revision expression.
-        problem: the problem's key, `suite/name`.
     """
     directory = f"{problem_path(problem)}/"
     paths = [path for path in repo.files(commit, directory.rstrip("/")) if affects_judging(path[len(directory) :])]

@@ -163,7 +163,6 @@ class Repo:
         Args:
             commit: a commit id or revision expression.
             path: the subtree's directory, relative to the repository's root.
-            destination: the directory to write.
 
         Returns:
             `destination`.

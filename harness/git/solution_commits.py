@@ -70,10 +70,6 @@ def commit_solution(
     """Commit problems/<problem>/solutions/<target>/ of a worktree on the worktree's own branch.
 
     Args:
-        repo: the workspace's repository.
-        worktree: the worktree's directory.
-        problem: the problem's key, `suite/name`.
-        target: the target's name.
         message: the commit message without trailers.
         trailers: key -> value, added at the end of the message.
         even_if_unchanged: make a commit also if the branch already holds the same solution.
@@ -140,9 +136,7 @@ def has_strays(repo: Repo, place: Place, target: str) -> bool:
     """Return whether files of a worktree outside its solution were changed; false if the worktree is missing.
 
     Args:
-        repo: the workspace's repository.
         place: the worker and the problem of the worktree.
-        target: the target's name.
     """
     tree = worktree_places.locate(repo.workspace, place)
     tip = worktrees.tip_of(repo.git, tree)

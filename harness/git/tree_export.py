@@ -35,7 +35,6 @@ def export_tree(objects: ObjectReader, commit: str, path: str, destination: Path
     """Write the subtree at `path` of a commit to `destination`; see `Repo.export`.
 
     Args:
-        objects: reads the repository's objects.
         commit: a commit id or revision expression.
         path: the subtree's directory, relative to the repository's root.
         destination: the directory to write; one that exists is not changed.

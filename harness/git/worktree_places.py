@@ -66,12 +66,7 @@ class Worktree:
 
 
 def locate(workspace: Workspace, place: Place) -> Worktree:
-    """Return a worktree's two directories, which need not exist.
-
-    Args:
-        workspace: the workspace of the worktree.
-        place: the worker and the problem.
-    """
+    """Return a worktree's two directories, which need not exist."""
     admin = workspace.git_common_dir / "worktrees" / place.id
     return Worktree(place, admin, workspace.worktree(place.worker, place.problem))
 
@@ -80,8 +75,6 @@ def locked(workspace: Workspace, place: Place, operation: str) -> AbstractContex
     """Hold a worktree's lock against every other process of the harness.
 
     Args:
-        workspace: the workspace of the worktree.
-        place: the worker and the problem.
         operation: the reason that a waiting process reports.
     """
     return file_lock(workspace.state / "git" / f"{place.id}.lock", wait_s=LOCK_S, owner=operation)
@@ -102,7 +95,6 @@ def admin_dir_on_branch(workspace: Workspace, branch: str, *, besides: Path | No
     """Return the administrative directory of the checkout that has a branch checked out, or None.
 
     Args:
-        workspace: the workspace of the repository.
         branch: the branch's short name.
         besides: an administrative directory that does not count.
     """

@@ -44,8 +44,6 @@ def add(repo: Repo, place: Place, branch: str, base: str) -> Path:
     A complete worktree is not changed; a broken or half-made one is completed. No file in it is ever overwritten.
 
     Args:
-        repo: the workspace's repository.
-        place: the worker and the problem.
         branch: the branch's short name; it is created if it is missing.
         base: the commit at which a missing branch is created.
 
@@ -76,10 +74,6 @@ def add(repo: Repo, place: Place, branch: str, base: str) -> Path:
 def retire(repo: Repo, place: Place) -> bool:
     """Remove a worktree if its branch holds all of its work; the branch stays, and `add` creates the worktree again.
 
-    Args:
-        repo: the workspace's repository.
-        place: the worker and the problem.
-
     Returns:
         False if it holds unsaved work, or if git has lost its branch: then nothing is removed.
 
@@ -100,7 +94,6 @@ def tip_of(git: Git, tree: Worktree) -> str | None:
     """Return the commit of a worktree's branch; None if git has no record of it.
 
     Args:
-        git: the repository.
         tree: the worktree.
     """
     branch = tree.branch()

@@ -93,12 +93,7 @@ def present_time() -> str:
 
 
 def write_account(workspace: Workspace, account: Account) -> None:
-    """Write the present state of an account to disk. Only its session's worker calls this.
-
-    Args:
-        workspace: the workspace of the session.
-        account: the account.
-    """
+    """Write the present state of an account to disk. Only its session's worker calls this."""
     atomic_write(_directory(workspace) / f"{account.id}.json", json.dumps(account.record()))
 
 
@@ -109,24 +104,14 @@ def unrecorded_accounts(workspace: Workspace) -> list[Account]:
 
 
 def close_left_open(workspace: Workspace, worker: str) -> None:
-    """Close the accounts that a killed worker left open. The caller holds the worker's lock.
-
-    Args:
-        workspace: the workspace of the worker.
-        worker: the worker's id.
-    """
+    """Close the accounts that a killed worker left open. The caller holds the worker's lock."""
     for account in unrecorded_accounts(workspace):
         if account.worker == worker and account.ended is None:
             write_account(workspace, replace(account, ended=present_time()))
 
 
 def set_aside(workspace: Workspace, account: Account) -> None:
-    """Move the file of an account that the ledger holds to the files that are set aside.
-
-    Args:
-        workspace: the workspace of the planner.
-        account: the account.
-    """
+    """Move the file of an account that the ledger holds to the files that are set aside."""
     aside = _directory(workspace, _ASIDE)
     name = f"{account.id}.json"
     with contextlib.suppress(FileNotFoundError):
@@ -138,7 +123,6 @@ def accounts_set_aside(workspace: Workspace, recorded_ids: Collection[str]) -> l
     """Return the accounts that were recorded and set aside in the last days.
 
     Args:
-        workspace: the workspace of the planner.
         recorded_ids: ids of accounts to omit.
     """
     files = [file for file in _directory(workspace, _ASIDE).glob("*.json") if file.stem not in recorded_ids]
@@ -149,8 +133,6 @@ def recorded_accounts(workspace: Workspace, repo: Repo, branch: str) -> list[Acc
     """Return the accounts in the ledger, in order.
 
     Args:
-        workspace: the workspace of the ledger.
-        repo: the workspace's repository.
         branch: the coordination branch.
     """
     return [Account.of_record(record) for record in read_records(workspace, repo, ACCOUNTS, branch=branch)]
@@ -160,8 +142,6 @@ def all_accounts(workspace: Workspace, repo: Repo, branch: str) -> list[Account]
     """Return every account, recorded or not, each once, oldest first.
 
     Args:
-        workspace: the workspace of the ledger.
-        repo: the workspace's repository.
         branch: the coordination branch.
     """
     # Read before the ledger: an account may be recorded meanwhile.

@@ -61,11 +61,8 @@ def committed_candidates(
     submission may repeat an earlier solution. Commits that the base lost in a reset make no candidates.
 
     Args:
-        repo: the workspace's repository.
         branch: `agents/<run>/<worker>/<suite>/<name>`; a branch of another form has no candidates.
-        tip: the branch's commit.
         base: the coordination branch's commit, or an earlier tip of the branch.
-        target: the target of the solution directory.
         since: an earlier tip of the branch. Its candidates are omitted if the branch has only new commits since then.
 
     Returns:
@@ -109,7 +106,6 @@ class ProblemCandidates:
         """Select a problem.
 
         Args:
-            problem: the problem's key, `suite/name`.
             directory: the directory of the problem's files.
         """
         self._problem, self._digest = problem, problem_digest(directory)

@@ -46,9 +46,6 @@ def champion(index: Index, problem: str, digest: str, target: str, run: str | No
 
     Args:
         index: the ledger's index, refreshed by the caller.
-        problem: the problem's key, `suite/name`.
-        digest: digest of the problem's present form.
-        target: the target's name.
         run: the run's name; None for all runs together.
     """
     rows = index.rows(problem, target=target, run=run, kind=str(EntryKind.CONFIRMATION))
@@ -63,9 +60,7 @@ def measured(index: Index, problem: str, tree: str, target: str) -> MeasuredCand
 
     Args:
         index: the ledger's index, refreshed by the caller.
-        problem: the problem's key, `suite/name`.
         tree: git tree id of the solution directory.
-        target: the target's name.
     """
     rows = [row for row in index.rows(problem, target=target) if row.tree == tree]
     newest = max((row.judge_protocol or 0 for row in rows), default=0)
@@ -98,9 +93,6 @@ def why_none(index: Index, problem: str, digest: str, target: str, run: str | No
 
     Args:
         index: the ledger's index, refreshed by the caller.
-        problem: the problem's key, `suite/name`.
-        digest: digest of the problem's present form.
-        target: the target's name.
         run: the run's name; None for all runs together.
     """
     rows = index.rows(problem, target=target, run=run)
@@ -142,7 +134,6 @@ def measured_by(index: Index, row: Row) -> MeasuredCandidate | None:
 
     Args:
         index: the ledger's index, refreshed by the caller.
-        row: the evaluation or confirmation.
     """
     entry = index.entry(row.problem, row.seq)
     if entry is None:

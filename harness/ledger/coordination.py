@@ -38,8 +38,6 @@ def sign_of_editing(workspace: Workspace, repo: Repo, branch: str) -> str | None
     """Return the sign that a person edits the file: an editor's swap file, or changes that are not committed.
 
     Args:
-        workspace: the workspace of the checkout.
-        repo: the workspace's repository.
         branch: the coordination branch; a checkout of another branch shows another file.
     """
     for name in _SWAP_FILES:
@@ -61,7 +59,6 @@ def read_assignments(repo: Repo, branch: str) -> tuple[Assignment, ...]:
     """Return the assignment table at the tip of a branch.
 
     Args:
-        repo: the workspace's repository.
         branch: the coordination branch.
 
     Raises:
@@ -76,7 +73,6 @@ def read_text(repo: Repo, branch: str) -> str:
     """Return COORDINATION.md at the tip of a branch.
 
     Args:
-        repo: the workspace's repository.
         branch: the coordination branch.
 
     Raises:

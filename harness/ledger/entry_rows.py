@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from harness.errors import LedgerError
-from harness.formats.ledger_documents import in_newest_format
 from harness.formats.ledger_quick_parse import parse_quickly
 from harness.model.entry import Entry
 from harness.model.interval import geometric_mean
@@ -88,7 +87,6 @@ def row_of(raw: bytes, where: str, baseline_of: BaselineOf = lambda *_: None) ->
     """Return a document's row. Only the text before and after the workloads is parsed, in a twentieth of the time.
 
     Args:
-        raw: the document.
         where: its place, for error messages.
         baseline_of: finds the baseline entry, whose gaps weaken this entry's numbers.
 
@@ -98,7 +96,7 @@ def row_of(raw: bytes, where: str, baseline_of: BaselineOf = lambda *_: None) ->
     block = _WORKLOADS.search(raw)
     numbers = _without_strings(block[0]) if block else b""
     head = raw if block is None else raw[: block.start()] + raw[block.end() :]
-    document = in_newest_format(parse_quickly(head, where), where)
+    document = parse_quickly(head, where)
     if "workloads" in document:  # not in the layout of the ledger's writer: parse the whole document
         return _row_of_entry(document, where, baseline_of)
     times = {name: [float(text) for text in pattern.findall(numbers)] for name, pattern in _TIME.items()}
@@ -126,7 +124,6 @@ def _row(document: Mapping[str, Any], where: str, baseline_of: BaselineOf, times
     Args:
         document: in the newest format; its workloads are not read.
         where: its place.
-        baseline_of: finds the baseline entry.
         times: each of `_TIMES` -> the values of the workloads, in microseconds.
     """
     candidate, summary = document.get("candidate") or {}, document.get("summary") or {}

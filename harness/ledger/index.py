@@ -51,7 +51,6 @@ class Index:
     """One workspace's index. Threads may share it; other processes may read and refresh it meanwhile.
 
     Args:
-        workspace: the workspace of the ledger.
         branch: the coordination branch.
     """
 
@@ -79,7 +78,6 @@ class Index:
         """Update the index to the coordination branch's tip and the spools.
 
         Args:
-            repo: the workspace's repository.
             progress: called with the bytes read so far and the bytes to read.
             patience_s: time to wait for another process' refresh, in seconds; after it, a usable index stays as it is.
                 Under load the daemon refreshes almost without a pause. None is no limit.
@@ -127,9 +125,7 @@ class Index:
         """Return the evaluation with a key, or None.
 
         Args:
-            problem_digest: digest of the problem's form.
             tree: git tree id of the solution directory.
-            target: the target's name.
             judge: the judge version.
         """
         where = "tree = ? AND problem_digest = ? AND target = ? AND judge = ? AND kind = 'evaluation'"
@@ -139,7 +135,6 @@ class Index:
         """Return true if a run has entries of an earlier judge protocol.
 
         Args:
-            run: the run's name.
             protocol: the present judge protocol.
         """
         return bool(self.query("SELECT 1 FROM entries WHERE run = ? AND judge_protocol < ? LIMIT 1", (run, protocol)))
@@ -151,11 +146,7 @@ class Index:
         Entries that repeat a measurement are excluded.
 
         Args:
-            problem: the problem's key, `suite/name`.
-            problem_digest: digest of the problem's form.
-            target: the target's name.
             judge: the judge version.
-            run: the run's name.
         """
         where = "problem = ? AND problem_digest = ? AND target = ? AND judge = ? AND run = ? AND kind = 'evaluation'"
         repeatable = ", ".join(f"'{verdict}'" for verdict in _REPEATABLE)
@@ -170,9 +161,6 @@ class Index:
         """Return the latest baseline entry of a form of a problem, or None.
 
         Args:
-            problem: the problem's key, `suite/name`.
-            problem_digest: digest of the problem's form.
-            target: the target's name.
             judge: the judge version.
         """
         where = "problem = ? AND problem_digest = ? AND target = ? AND judge = ? AND kind = 'baseline'"
@@ -190,10 +178,7 @@ class Index:
         """Return entries without their workloads, oldest first. None means any value.
 
         Args:
-            problem: the problem's key, `suite/name`.
-            run: the run's name.
             kind: the entry's kind, a value of `EntryKind`.
-            target: the target's name.
             limit: the number of the newest entries to return.
         """
         filters = {"problem": problem, "run": run, "kind": kind, "target": target}
@@ -207,7 +192,6 @@ class Index:
         """Return one entry without its workloads, or None.
 
         Args:
-            problem: the problem's key, `suite/name`.
             seq: the entry's number in its file.
         """
         return self._first("WHERE problem = ? AND seq = ?", (problem, seq))
@@ -216,7 +200,6 @@ class Index:
         """Return one whole entry, or None.
 
         Args:
-            problem: the problem's key, `suite/name`.
             seq: the entry's number in its file.
         """
         rows = self.query("SELECT body FROM documents WHERE problem = ? AND seq = ?", (problem, seq))
@@ -226,7 +209,6 @@ class Index:
         """Return the number of entries. None means any value.
 
         Args:
-            run: the run's name.
             kind: the entry's kind, a value of `EntryKind`.
         """
         where = "(:run IS NULL OR run = :run) AND (:kind IS NULL OR kind = :kind)"
@@ -236,7 +218,6 @@ class Index:
         """Return the rows of an SQL query on the tables `entries` (columns: `Row`'s fields) and `documents`.
 
         Args:
-            sql: the query.
             values: the values of the query's `?` or `:name`.
 
         Raises:

@@ -13,7 +13,7 @@ from functools import cached_property, lru_cache, partial
 from typing import NamedTuple, get_type_hints
 
 from harness.errors import LedgerError
-from harness.formats.ledger_documents import Document, document_hash, in_newest_format, split
+from harness.formats.ledger_documents import Document, document_hash, split
 from harness.formats.ledger_quick_parse import parse_quickly
 from harness.git.repo import Repo
 from harness.ledger.document_compression import Compressed, DocumentCompressor, compress_all
@@ -79,8 +79,6 @@ def update(
 
     Args:
         database: the index, in a transaction.
-        workspace: the workspace of the ledger.
-        repo: the workspace's repository.
         branch: the coordination branch.
         progress: called with the bytes read so far and the bytes to read.
 
@@ -307,7 +305,7 @@ class _Filling:
 def _facts(raw: bytes, where: str) -> MeasurementFacts | None:
     """Return the facts of a baseline document; None for another kind, or for an unreadable document."""
     try:
-        document = in_newest_format(parse_quickly(raw, where), where)
+        document = parse_quickly(raw, where)
     except LedgerError:
         return None
     return facts_of_document(document) if document.get("kind") == EntryKind.BASELINE else None

@@ -17,8 +17,8 @@ from typing import Any, Literal, Self
 
 from harness.errors import LedgerError
 from harness.failpoints import failpoint
-from harness.formats.ledger_documents import Document, header, parse, render, render_entry, split, written_format
-from harness.formats.ledger_heads import head_of, heads_format, heads_of, read_heads, render_heads
+from harness.formats.ledger_documents import HEADER, Document, parse, render, render_entry, split
+from harness.formats.ledger_heads import head_of, heads_of, read_heads, render_heads
 from harness.git.branch_commits import BeforeMove, Change, Read
 from harness.git.repo import Repo
 from harness.ledger.spool import Record, Spool, read_all, read_segment, still_to_commit
@@ -42,8 +42,6 @@ class Ledger:
     already holds. Leaving the `with` block without an exception commits the spooled documents.
 
     Args:
-        workspace: the workspace of the ledger.
-        repo: the workspace's repository.
         writer: `daemon` or `planner`.
         branch: the coordination branch.
         clock: returns the present time, in UTC.
@@ -104,8 +102,7 @@ class Ledger:
         file = ledger_file(draft.problem)
         with self._appending:
             seq, prev, at = self._place(file)
-            place = {"format": self._format, "seq": seq, "prev": prev, "at": at}
-            entry = Entry.model_validate({**dict(draft), **place})
+            entry = Entry.model_validate({**dict(draft), "seq": seq, "prev": prev, "at": at})
             self._spool_record(Record(render_entry(entry), file=file))
         return entry
 
@@ -126,7 +123,7 @@ class Ledger:
             raise LedgerError(f"a record must not have {', '.join(reserved)}: the ledger sets it", where=file)
         with self._appending:
             seq, prev, at = self._place(file)
-            document = written_format({"seq": seq, "prev": prev, **record, "at": at}, self._format)
+            document = {"format": LEDGER_FORMAT, "seq": seq, "prev": prev, **record, "at": at}
             self._spool_record(Record(render(document), file=file))
         return document
 
@@ -176,7 +173,6 @@ class Ledger:
         tip = self._repo.tip(self._branch)
         heads = self._repo.read(tip, HEADS)
         self._heads = heads_of(ledger_contents(self._repo, tip).items()) if heads is None else read_heads(heads)
-        self._format = ledger_format(self._repo, tip)
         self._recover(tip)
         failpoint("ledger.after_open")
 
@@ -224,7 +220,7 @@ class Ledger:
 
     def _commit(self, records: list[Record]) -> str:
         def build(read: Read) -> Change:
-            change = documents_change(read, records, self._format)
+            change = _documents_change(read, records)
             return change if change.appends else Change()
 
         failpoint("ledger.before_commit")
@@ -245,7 +241,6 @@ def open_spool(workspace: Workspace, writer: Writer, owner: str, stack: ExitStac
     """Take a writer's lock and open its spool, until `stack` is closed.
 
     Args:
-        workspace: the workspace of the ledger.
         writer: `daemon` or `planner`.
         owner: a description of this process, for the error message in others.
         stack: releases the lock.
@@ -270,47 +265,23 @@ def open_spool(workspace: Workspace, writer: Writer, owner: str, stack: ExitStac
     return spool
 
 
-def documents_change(read: Read, records: list[Record], version: int) -> Change:
-    """Return the change that commits spooled documents to the present branch.
-
-    Args:
-        read: path -> content on the branch.
-        records: spooled documents; those that the branch already holds are omitted.
-        version: the ledger's format, for heads.yaml and for the head line of new files.
-    """
+def _documents_change(read: Read, records: list[Record]) -> Change:
+    """Return the change that commits the spooled documents that the branch, read by `read`, does not hold."""
     heads = read_heads(read(HEADS))
     appends: dict[str, bytes] = {}
     for file, group in _by_file(records).items():
         content = read(file)
         fresh = still_to_commit(file, group, content)
         if fresh:
-            appends[file] = b"".join([b"" if content else header(version), *(record.raw for record in fresh)])
+            appends[file] = b"".join([b"" if content else HEADER, *(record.raw for record in fresh)])
             heads[file] = head_of(fresh[-1].raw, file)
-    return Change({HEADS: render_heads(heads, version)}, appends)
-
-
-def ledger_format(repo: Repo, tip: str) -> int:
-    """Return the format of a commit's ledger: that of heads.yaml, or of the files if it is missing.
-
-    Args:
-        repo: the workspace's repository.
-        tip: the commit.
-
-    Raises:
-        LedgerError: the format is newer than this harness reads.
-    """
-    content = repo.read(tip, HEADS)
-    if content is not None:
-        return heads_format(content)
-    chains = (split(content, file) for file, content in ledger_contents(repo, tip).items())
-    return max((documents[-1].format for documents in chains if documents), default=LEDGER_FORMAT)
+    return Change({HEADS: render_heads(heads)}, appends)
 
 
 def ledger_contents(repo: Repo, commit: str) -> dict[str, bytes]:
     """Return file -> content of the ledger's files in a commit, heads.yaml included.
 
     Args:
-        repo: the workspace's repository.
         commit: a commit id.
     """
     return repo.read_many(commit, [file for file in repo.files(commit, LEDGER) if file.endswith(".yaml")])
@@ -320,9 +291,6 @@ def read_documents(workspace: Workspace, repo: Repo, file: str, *, branch: str) 
     """Return every document of a ledger file, committed or spooled, oldest first, as bytes.
 
     Args:
-        workspace: the workspace of the ledger.
-        repo: the workspace's repository.
-        file: the ledger file's path.
         branch: the coordination branch.
     """
     # The spool first: a document that a flush moves meanwhile is then read twice, never missed.
@@ -337,9 +305,6 @@ def read_records(workspace: Workspace, repo: Repo, file: str, *, branch: str) ->
     """Return every document of a ledger file as a mapping: the planner's decisions, accounts and lessons.
 
     Args:
-        workspace: the workspace of the ledger.
-        repo: the workspace's repository.
-        file: the ledger file's path.
         branch: the coordination branch.
     """
     return [parse(document.raw, file) for document in read_documents(workspace, repo, file, branch=branch)]

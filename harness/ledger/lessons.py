@@ -53,9 +53,7 @@ def standing_notes(problem: str, records: Sequence[Mapping[str, Any]], rows: Seq
     """Return the notes that no later entry contradicts, oldest first.
 
     Args:
-        problem: key of the problem.
         records: the records of the problem's lessons file.
-        rows: the problem's entries.
     """
     measured = {row.seq: row for row in rows if row.kind in _MEASURED}
     standing = []
@@ -74,7 +72,6 @@ def champion_lessons(problem: str, rows: Sequence[Row], messages: Mapping[str, s
     """Return a lesson for each champion: its change and gain, oldest first, unless a later entry contradicts it.
 
     Args:
-        problem: key of the problem.
         rows: the problem's entries for one run and target.
         messages: tree -> message of its commit.
     """
@@ -137,7 +134,6 @@ class LessonBook:
         """Return the lessons about a problem, then those about its family, one line each.
 
         Args:
-            problem: the problem's key, `suite/name`.
             op_type: the problem's kind of operation; None if it has no family.
             messages: tree -> message of its commit, of the problem's candidates.
         """

@@ -42,8 +42,6 @@ def new_reservation(*, run: str, worker: str, account: str, usd: float) -> Reser
     """Return a reservation of this process. It takes effect after its entry by `changing_reservations`.
 
     Args:
-        run: the run's name.
-        worker: the worker's id.
         account: the id of the session's account.
         usd: upper bound on the cost of the request.
     """
@@ -82,11 +80,6 @@ def changing_reservations(workspace: Workspace) -> Iterator[list[Reservation]]:
 
 
 def release(workspace: Workspace, predicate: Callable[[Reservation], bool]) -> None:
-    """Remove the reservations for which `predicate` is true; the accounts have their costs by then.
-
-    Args:
-        workspace: the workspace of the workers.
-        predicate: selects the reservations to remove.
-    """
+    """Remove the reservations for which `predicate` is true; the accounts have their costs by then."""
     with changing_reservations(workspace) as reservations:
         reservations[:] = [reservation for reservation in reservations if not predicate(reservation)]

@@ -46,9 +46,6 @@ class Spool:
 
     Opening cuts torn tails; the next record starts a new segment.
 
-    Args:
-        directory: the spool's directory.
-
     Raises:
         LedgerError: the directory cannot be written, or whole records follow a damaged one.
     """
@@ -220,11 +217,11 @@ def has_header(content: bytes, path: Path) -> bool:
         path: the segment, for error messages.
 
     Raises:
-        LedgerError: the segment has a newer format.
+        LedgerError: the segment has another format.
     """
     head = _HEAD.match(content)
     if head is not None:
-        check_format(int(head[1]), "the spool", f"{path}:1", newest=FORMAT)
+        check_format(int(head[1]), "the spool", f"{path}:1", expected=FORMAT)
     return head is not None
 
 
@@ -293,7 +290,6 @@ def still_to_commit(file: str, records: Sequence[Record], content: bytes | None)
     identical if file, seq and hash are.
 
     Args:
-        file: the ledger file's path.
         records: the file's spooled records, oldest first.
         content: the file on the branch; None if it is missing.
 

@@ -88,7 +88,6 @@ def standings(
 
     Args:
         index: refreshed by the caller.
-        problems: the problems' keys.
         target: null for all targets together.
         run: null for all runs together; baselines of every run count.
         protocol: the judge protocol whose numbers count.
@@ -129,7 +128,6 @@ def known_targets(index: Index, run: str) -> list[str]:
 
     Args:
         index: refreshed by the caller.
-        run: the run's name.
     """
     rows = index.query("SELECT DISTINCT target FROM entries WHERE run = ? ORDER BY target", (run,))
     return [str(target) for (target,) in rows]

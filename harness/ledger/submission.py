@@ -67,10 +67,6 @@ def trailers(
     """Return the trailers of a candidate's commit.
 
     Args:
-        run: the run's name.
-        worker: the worker's id.
-        agent: the kind of agent.
-        session: the session's id.
         model: the model's name; None for an agent without one.
         cost_usd: the session's cost so far, in USD.
     """
@@ -98,12 +94,7 @@ def submit(
     """Check the present solution and commit it on the worktree's branch.
 
     Args:
-        repo: the workspace's repository.
-        worktree: the worktree's directory.
-        problem: the problem's key, `suite/name`.
-        target: the target's name.
         message: the commit message without trailers.
-        commit_trailers: the trailers of the commit.
         base: the coordination branch. A solution that it already holds gets a commit of its own and becomes a candidate
             too, because only commits that the base lacks are judged.
         languages: the languages that the run allows; empty for all.
@@ -141,12 +132,8 @@ def wait_for_outcome(
     """Wait for a candidate's entry.
 
     Args:
-        workspace: the workspace of the daemon.
-        problem: the problem's key, `suite/name`.
-        target: the target's name.
         tree: git tree id of the candidate's solution directory.
         find_entry: looks the candidate up in the ledger, in case the outcome file was deleted.
-        stop: ends the wait.
         deadline_s: time limit in seconds.
 
     Returns:

@@ -158,7 +158,6 @@ def holds(constraint: str, sizes: Mapping[str, int]) -> bool:
 
     Args:
         constraint: comparisons of expressions, joined by `and`, `or` and `not`.
-        sizes: size of each axis.
 
     Raises:
         UncheckableError: the constraint needs more than sizes; some published ones index into inputs.

@@ -28,7 +28,6 @@ def parse_device(name: str, *, where: str = DEVICES_SOURCE) -> tuple[Literal["cp
     """Return the kind and the number of one device; the number is 0 where the name has none.
 
     Args:
-        name: the device.
         where: origin of the name, for the message.
 
     Raises:

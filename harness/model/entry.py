@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -12,8 +12,8 @@ from harness.model.counters import KernelResources
 from harness.model.judging import Baselines, Cost, DeviceRecord, EnvironmentRecord, Recording, Summary, WorkloadResult
 from harness.model.verdict import EntryKind, Trust, Verdict
 
-LEDGER_FORMAT = 2
-"""The newest format of ledger documents. This harness writes it, and reads every earlier format too."""
+LEDGER_FORMAT: Literal[1] = 1
+"""Format of ledger documents."""
 MEASURED = (EntryKind.EVALUATION, EntryKind.CONFIRMATION, EntryKind.BASELINE)
 """Kinds of entries with measurements of a judge."""
 
@@ -101,8 +101,7 @@ class Entry(EntryDraft):
     the first document.
     """
 
-    format: int = Field(default=LEDGER_FORMAT, ge=1, le=LEDGER_FORMAT)
-    """The format that the document was written in; the fields are those of the newest format."""
+    format: Literal[1] = LEDGER_FORMAT
     seq: int = Field(ge=1)
     prev: str | None
     at: str = Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import uuid
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field, StringConstraints, ValidationError, ValidationInfo, model_validator
+from pydantic import BaseModel, Field, StringConstraints, ValidationError
 
 from harness.model.base_models import LenientModel, StrictModel
 from harness.model.counters import CounterReport, KernelResources
@@ -20,8 +20,6 @@ JUDGE_PROTOCOL = 2
 
 Numbers of different versions are not compared: only entries of this version count in standings (docs/judge.md).
 """
-_FIRST_PROTOCOL = 1
-"""Version of a message that names no version."""
 PROTOCOL_FIX = (
     "install the same version of kernel-harness for both (HARNESS_JUDGE_COMMAND, if set, names the judge), "
     "then start the harness again"
@@ -138,14 +136,6 @@ class _Versioned(StrictModel):
 
     protocol: int = JUDGE_PROTOCOL
 
-    @model_validator(mode="before")
-    @classmethod
-    def _read_unnamed(cls, value: object, info: ValidationInfo) -> object:
-        """Return a message with its version; messages of the first version do not name it."""
-        if info.mode == "json" and isinstance(value, dict):
-            return {"protocol": _FIRST_PROTOCOL, **value}
-        return value
-
 
 class JudgeRequest(_Versioned):
     """Judge one candidate, measure a problem's baselines (kind `baseline`), or profile a candidate (kind `profile`).
@@ -231,10 +221,10 @@ class JudgeProgress(StrictModel):
 
 
 class _Handshake(BaseModel):
-    """Fields that messages of every protocol version have."""
+    """Fields that messages of every protocol version have; 0 stands for a message that names no version."""
 
     event: str = "request"
-    protocol: int = _FIRST_PROTOCOL
+    protocol: int = 0
 
 
 def protocol_mismatch(line: bytes | str, *events: Literal["ready", "answer", "request"]) -> str | None:

@@ -189,8 +189,6 @@ def resolve(
         launches: `launch` of solution.yaml.
         workspaces: `workspaces` of solution.yaml.
         definition: the problem's definition; arguments name its inputs and outputs.
-        sizes: size of every axis.
-        scalars: values of the scalar inputs.
         params: the solution's params; expressions may contain the integer ones.
         device: limits of the GPU; None for those of an H200.
 

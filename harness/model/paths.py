@@ -76,7 +76,6 @@ def is_name(text: str, *, max_length: int = _MAX_NAME_LENGTH) -> bool:
     Git forbids `..`, and a trailing `.` or `.lock`, in a component of a ref (git-check-ref-format(1)).
 
     Args:
-        text: any text.
         max_length: upper bound of the characters.
     """
     return len(text) <= max_length and _NAME.fullmatch(text) is not None and not text.endswith(".lock")
@@ -126,7 +125,6 @@ def solution_path(problem: str, target: str) -> str:
     """Return `problems/<suite>/<name>/solutions/<target>`.
 
     Args:
-        problem: the problem's key.
         target: device class that the solution is tuned for.
     """
     return f"{problem_path(problem)}/{SOLUTIONS}/{target}"
@@ -147,13 +145,7 @@ def run_branches(run: str) -> str:
 
 
 def agent_branch(run: str, worker: str, problem: str) -> str:
-    """Return `agents/<run>/<worker>/<suite>/<name>`.
-
-    Args:
-        run: the run's name.
-        worker: the worker's name.
-        problem: the problem's key.
-    """
+    """Return `agents/<run>/<worker>/<suite>/<name>`."""
     return f"{run_branches(run)}{worker}/{problem}"
 
 
@@ -174,8 +166,6 @@ def merge_branch(run: str, problem: str, target: str | None) -> str:
     """Return `win/<run>/<suite>/<name>`, followed by `@<target>` where the run has several targets.
 
     Args:
-        run: the run's name.
-        problem: the problem's key.
         target: null where the run has one target only.
     """
     return f"{run_merge_branches(run)}{problem}{'' if target is None else f'@{target}'}"
@@ -226,12 +216,7 @@ def is_planner_file(file: str) -> bool:
 
 
 def worktree_path(worker: str, problem: str) -> str:
-    """Return `workspaces/<worker>/<suite>/<name>`.
-
-    Args:
-        worker: the worker's name.
-        problem: the problem's key.
-    """
+    """Return `workspaces/<worker>/<suite>/<name>`."""
     return f"{WORKTREES}/{worker}/{problem}"
 
 

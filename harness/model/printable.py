@@ -18,7 +18,6 @@ def printable(text: str, *, keep_newlines: bool = False) -> str:
     r"""Return the text with each control, format and separator character escaped: `\x1b`, `\n`, `\u202e`.
 
     Args:
-        text: any text.
         keep_newlines: do not escape line feeds and tabs, for texts of several lines.
     """
     if text.isprintable():
@@ -45,7 +44,6 @@ def markdown_text(text: str, *, keep_code: bool = False) -> str:
     """Return the text as one line of Markdown that opens no table cell, link, HTML tag or code span.
 
     Args:
-        text: any text.
         keep_code: do not escape backticks and pipes, for sentences of the harness in a list.
     """
     line = printable(text)
@@ -67,7 +65,6 @@ def shortened(text: str, max_length: int) -> str:
     """Return the text, cut to `max_length` characters; a text that was cut ends in `…`.
 
     Args:
-        text: any text.
         max_length: upper bound of the characters, including `…`.
     """
     return text if len(text) <= max_length else f"{text[: max_length - 1]}…"
@@ -113,7 +110,6 @@ def first_names(names: Sequence[str], max_names: int) -> str:
     """Return the first names with commas, and the number of the others: `a, b and 3 more`.
 
     Args:
-        names: all names.
         max_names: number of names that are shown.
     """
     return ", ".join(names[:max_names]) + (f" and {len(names) - max_names} more" if len(names) > max_names else "")

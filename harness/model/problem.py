@@ -157,20 +157,10 @@ class Problem(StrictModel):
 
     @staticmethod
     def shape(spec: TensorSpec, sizes: Mapping[str, int]) -> tuple[int, ...]:
-        """Return the concrete shape of a tensor; () for a scalar or 0-d tensor.
-
-        Args:
-            spec: an input or output of the definition.
-            sizes: size of every axis.
-        """
+        """Return the concrete shape of a tensor; () for a scalar or 0-d tensor."""
         return tuple(int(axis) if axis.isdigit() else sizes[axis] for axis in spec.shape or ())
 
     @staticmethod
     def nbytes(spec: TensorSpec, sizes: Mapping[str, int]) -> int:
-        """Return the bytes of a tensor; 0 for a scalar, which is passed by value.
-
-        Args:
-            spec: an input or output of the definition.
-            sizes: size of every axis.
-        """
+        """Return the bytes of a tensor; 0 for a scalar, which is passed by value."""
         return 0 if spec.shape is None else math.prod(Problem.shape(spec, sizes)) * DTYPE_BYTES[spec.dtype]

@@ -66,7 +66,6 @@ def macros(constants: Mapping[str, int], params: Mapping[str, ParamValue]) -> li
     """Return the `-D` flags of compiled code: `AXIS_name` for every constant axis, and the solution's params.
 
     Args:
-        constants: sizes of the problem's constant axes.
         params: the solution's params; booleans become 0 and 1.
     """
     axes = [f"-DAXIS_{name}={value}" for name, value in constants.items()]

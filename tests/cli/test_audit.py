@@ -79,7 +79,6 @@ def test_options_of_a_rerun_are_refused_without_one(tmp_path: Path, options: tup
         ("export", "t/one"),
         ("transcript", "w01"),
         ("planner", "--replay"),
-        ("ledger", "upgrade"),
         ("serve", "--port", "0"),
     ],
 )

@@ -107,9 +107,9 @@ def test_values_that_yaml_cannot_express_are_refused(value: object) -> None:
 
 def test_a_newer_format_names_the_command_that_reads_it() -> None:
     with pytest.raises(LedgerError) as caught:
-        split(HEADER.replace(b"2", b"3"), "ledger/a/b.yaml")
+        split(HEADER.replace(b"1", b"3"), "ledger/a/b.yaml")
     assert str(caught.value) == (
-        "ledger/a/b.yaml:1: the ledger file has format 3, and this harness reads formats 1 to 2\n"
+        "ledger/a/b.yaml:1: the ledger file has format 3, and this harness reads format 1\n"
         "  install a newer kernel-harness: build its wheel in a newer clone, then "
         "`pip install dist/kernel_harness-*.whl`"
     )

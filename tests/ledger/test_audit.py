@@ -113,8 +113,8 @@ def test_a_spool_that_does_not_follow_is_named(place: Place) -> None:
 @pytest.mark.parametrize(
     ("content", "beginning"),
     [
-        (HEADER.replace(b"2", b"9"), "the ledger file has format 9, and this harness reads formats 1 to 2"),
-        (b"seq: 1\n", "not a ledger file: its first line must be `# kernel-harness ledger, format 2`"),
+        (HEADER.replace(b"1", b"9"), "the ledger file has format 9, and this harness reads format 1"),
+        (b"seq: 1\n", "not a ledger file: its first line must be `# kernel-harness ledger, format 1`"),
         (HEADER + b"stray\n---\nseq: 1\nprev: null\n", "bytes before the first document"),
         (HEADER + b"---\nseq: 1\nprev: null\n  bad: [\n", "format: not YAML: "),
         (HEADER + b"---\nseq: 1\nprev: null\n", "format: kind: Field required"),
@@ -133,7 +133,7 @@ def test_broken_heads_are_named(place: Place) -> None:
     place.enter(place.healthy())
     place.commit({HEADS: b"nonsense"})
     assert [(break_.file, break_.message) for break_ in place.breaks()] == [
-        (HEADS, "its first line must be `# kernel-harness heads, format 2`")
+        (HEADS, "its first line must be `# kernel-harness heads, format 1`")
     ]
 
 

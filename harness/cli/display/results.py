@@ -46,7 +46,6 @@ def print_with_weaknesses(judged: JudgeAnswer | Entry, weak: Sequence[Weakness])
 
     Args:
         judged: the evaluation.
-        weak: its weaknesses.
     """
     print_judgement(judged, weak)
     echo_lines(weakness_lines(weak))

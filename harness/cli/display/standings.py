@@ -24,7 +24,6 @@ def standing_lines(
     """Return the standings as a table; of more rows than `max_rows`, those with the newest entries, in their order.
 
     Args:
-        table: the standings.
         width: in characters; None for no limit.
         max_rows: None for no limit.
         trends: problem -> the speed-ups of its evaluations, oldest first; None omits the column.

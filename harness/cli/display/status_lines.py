@@ -42,10 +42,7 @@ def run_standings(
     """Return (target, standings) of each target for which the run has entries; the target is None without entries.
 
     Args:
-        workspace: has the problems.
         config: sets the target and the globs of problems.
-        index: index of the ledger.
-        run: name of the run.
     """
     problems = sorted({*list_problems(workspace.problems, config.problems), *known_problems(index)})
     targets: list[str | None] = [config.target] if config.target else [*known_targets(index, run)]
@@ -56,11 +53,8 @@ def ledger_views(workspace: Workspace, config: Config, repo: Repo, index: Index,
     """Return the view of the ledger for each target of a run.
 
     Args:
-        workspace: has the problems.
         config: sets the target, the globs of problems and the coordination branch.
-        repo: the workspace's repository.
         index: index of the ledger, refreshed by the caller.
-        run: name of the run.
     """
     base = main_branch(repo, config.coordination_branch)
     views = []
@@ -152,10 +146,8 @@ def frame(
     On a small screen, the problems whose last entry is oldest are omitted first.
 
     Args:
-        run: name of the run.
         views: one for each target.
         running: a line for each process.
-        time_utc: the present time.
         width: in characters.
         height: in lines.
     """

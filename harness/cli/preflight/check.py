@@ -29,7 +29,6 @@ class Check:
         """Return the check of a missing requirement.
 
         Args:
-            name: the requirement.
             error: describes what is missing.
             fix: a command; None for the error's remedy.
         """

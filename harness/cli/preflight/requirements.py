@@ -75,7 +75,6 @@ def run_problems(workspace: Workspace, config: Config) -> list[str]:
     """Return the keys of the run's problems on the coordination branch.
 
     Args:
-        workspace: the workspace.
         config: names the branch; lists the globs of the run.
 
     Raises:
@@ -223,9 +222,6 @@ def check_run(workspace: Workspace, config: Config, chosen: DeviceChoice, show: 
     """Check all requirements of a run.
 
     Args:
-        workspace: the workspace of the run.
-        config: its configuration.
-        chosen: its devices and target.
         show: called with a line before a check that takes seconds.
 
     Raises:
@@ -243,8 +239,6 @@ def examine(workspace: Workspace | None, config: Config, chosen: DeviceChoice) -
 
     Args:
         workspace: the workspace; None outside of one.
-        config: the configuration of a run.
-        chosen: its devices and target.
     """
     kind = config.agent.kind or default_kind(config, chosen.devices)
     plan = RunPlan(workspace, config, chosen, kind, user_cache(), thorough=True)

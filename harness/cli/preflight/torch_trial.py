@@ -116,8 +116,6 @@ def try_torch(kind: SandboxKind, device: TrialDevice, *, within_s: float) -> Tor
     """Import torch and compile a small function in a sandbox with the judge's settings.
 
     Args:
-        kind: the sandbox.
-        device: the device to compile for.
         within_s: timeout in seconds.
 
     Raises:
@@ -158,25 +156,13 @@ def _trial(code: int | None, text: str) -> TorchTrial:
 
 
 def remember(cache: Path, kind: SandboxKind, device: TrialDevice) -> None:
-    """Store the success of a trial; a cache that cannot be written is ignored.
-
-    Args:
-        cache: the user's cache directory.
-        kind: the sandbox.
-        device: the device of the trial.
-    """
+    """Store the success of a trial; a cache that cannot be written is ignored."""
     with suppress(ConfigurationError):
         atomic_write(success_record(cache, kind, device), json.dumps(_circumstances(kind, device), indent=1))
 
 
 def success_record(cache: Path, kind: SandboxKind, device: TrialDevice) -> Path:
-    """Return the file that exists if a trial with the same torch, Python, compilers and sandbox succeeded.
-
-    Args:
-        cache: the user's cache directory.
-        kind: the sandbox.
-        device: the device of the trial.
-    """
+    """Return the file that exists if a trial with the same torch, Python, compilers and sandbox succeeded."""
     key = json.dumps(_circumstances(kind, device), sort_keys=True)
     return cache / "torch-trials" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
 

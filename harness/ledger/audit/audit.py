@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pydantic import ValidationError
 
 from harness.errors import LedgerError
-from harness.formats.ledger_documents import HEADER, Document, check_header, field_of, in_newest_format, parse, split
-from harness.formats.ledger_heads import Head, end_of, heads_format, read_heads
+from harness.formats.ledger_documents import HEADER, Document, field_of, parse, split
+from harness.formats.ledger_heads import Head, end_of, read_heads
 from harness.git.environment import EMAIL
 from harness.git.repo import Repo
 from harness.ledger.audit import history
@@ -18,7 +18,7 @@ from harness.ledger.audit.history import FormerHead
 from harness.ledger.ledger import ledger_contents
 from harness.ledger.spool import Record, read_all
 from harness.model.champions import counts
-from harness.model.entry import LEDGER_FORMAT, Entry
+from harness.model.entry import Entry
 from harness.model.paths import HEADS, LEDGER, parse_ledger_file
 from harness.model.printable import count_of
 from harness.model.verdict import EntryKind
@@ -83,8 +83,6 @@ def audit(
     The audit names every break and continues after it. It writes nothing.
 
     Args:
-        workspace: the workspace of the ledger.
-        repo: the workspace's repository.
         branch: the coordination branch.
         progress: called while documents are checked.
         since: check the content of documents entered since this time (UTC, in the format of entries); null for all.
@@ -137,13 +135,7 @@ class Chains:
 
 
 def read_chains(repo: Repo, commit: str, spooled: Sequence[Record] = ()) -> Chains:
-    """Return the ledger of a commit, followed by spooled documents; their content is not checked.
-
-    Args:
-        repo: the workspace's repository.
-        commit: the commit.
-        spooled: the records of the spools.
-    """
+    """Return the ledger of a commit, followed by spooled documents; their content is not checked."""
     contents = ledger_contents(repo, commit)
     heads_file = contents.pop(HEADS, None)
     waiting: dict[str, list[Record]] = {}
@@ -154,7 +146,6 @@ def read_chains(repo: Repo, commit: str, spooled: Sequence[Record] = ()) -> Chai
         result.documents[file], breaks, fresh = _chain(file, contents.get(file, b""), waiting.get(file, []))
         result.breaks += breaks
         result.spooled += fresh
-    result.breaks += _format_breaks(contents, heads_file, result.documents)
     result.former = history.former_heads(repo, commit)
     result.breaks += former_heads_breaks(result.former, result.documents, "commit")
     return result
@@ -207,7 +198,7 @@ class _Contents:
         for document in documents:
             try:
                 where = f"{file} seq {document.seq}"
-                values = in_newest_format(parse(document.raw, where), where)
+                values = parse(document.raw, where)
                 if is_entry:
                     entries.append(Entry.model_validate(values))
             except ValidationError as error:
@@ -312,24 +303,6 @@ def _chain(file: str, content: bytes, spooled: list[Record]) -> tuple[list[Docum
         breaks += [Break(file, document.seq or number, *fault) for fault in _link_faults(number, document, previous)]
         previous = document
     return [*committed, *fresh], breaks, len(fresh)
-
-
-def _format_breaks(
-    contents: Mapping[str, bytes], heads_file: bytes | None, documents: Mapping[str, Sequence[Document]]
-) -> Iterator[Break]:
-    """Check that formats only rise: in each file from its head line, and at most to that of heads.yaml."""
-    try:
-        ledger = LEDGER_FORMAT if heads_file is None else heads_format(heads_file)
-        begun = {file: check_header(content, file) for file, content in contents.items() if content}
-    except LedgerError:
-        return  # the check of the file itself reports it
-    for file, chain in documents.items():
-        lowest_format = begun.get(file, 1)
-        for document in chain:
-            if not lowest_format <= document.format <= ledger:
-                message = f"the document's format is not from that of the file so far to that of {HEADS}"
-                yield Break(file, document.seq, message, f"{lowest_format} to {ledger}", document.format)
-            lowest_format = max(lowest_format, document.format)
 
 
 def _link_faults(number: int, document: Document, previous: Document | None) -> Iterator[tuple[str, object, object]]:

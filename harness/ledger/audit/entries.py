@@ -44,7 +44,6 @@ def entry_faults(problem: str, entries: Sequence[Entry]) -> Iterator[Fault]:
     """Yield every fault in a problem's entries.
 
     Args:
-        problem: the problem's key, `suite/name`.
         entries: its entries, in the order of their file.
     """
     entry_by_seq = {entry.seq: entry for entry in entries}
@@ -240,7 +239,6 @@ class Origins:
     """Objects of one repository, each read once.
 
     Args:
-        repo: the workspace's repository.
         tip: the coordination branch's commit.
         shallow: the repository is a shallow clone, so that missing objects are no faults.
     """
@@ -252,12 +250,7 @@ class Origins:
         self._trees: dict[tuple[str, str], str | None] = {}
 
     def faults(self, problem: str, entries: Sequence[Entry]) -> Iterator[Fault]:
-        """Yield the parts of a problem's entries that git does not confirm.
-
-        Args:
-            problem: the problem's key, `suite/name`.
-            entries: its entries.
-        """
+        """Yield the parts of a problem's entries that git does not confirm."""
         digests = self._digests(problem) if entries else set()
         for entry in entries:
             yield from self._candidate_faults(problem, entry)

@@ -29,7 +29,6 @@ def pushed_copy(repo: Repo, branch: str) -> tuple[str, str] | None:
     """Return the name and commit of the branch on `origin` (or the only remote) at the last fetch or push, or None.
 
     Args:
-        repo: the workspace's repository.
         branch: the branch's short name.
     """
     copies = {name: oid for name, oid in repo.refs("refs/remotes/").items() if name.partition("/")[2] == branch}
@@ -42,7 +41,6 @@ def authors(repo: Repo, tip: str, path: str) -> Counter[str]:
     """Return author's address -> number of commits that changed something at a path, without merges.
 
     Args:
-        repo: the workspace's repository.
         tip: the commit whose history is searched.
         path: relative to the repository's root.
     """
@@ -54,7 +52,6 @@ def former_heads(repo: Repo, tip: str) -> list[FormerHead]:
     """Return every head that was ever committed up to a commit, newest first.
 
     Args:
-        repo: the workspace's repository.
         tip: the commit whose history is searched.
     """
     former = []
@@ -81,7 +78,6 @@ def replaced_history(
     Args:
         repo: a repository that is not a shallow clone.
         branch: the coordination branch.
-        tip: the branch's tip.
         former: the tip's `former_heads`.
         copy: the name and commit of the branch on a remote at the last fetch or push.
     """
@@ -160,7 +156,6 @@ def since_when(repo: Repo, text: str, *, present: datetime | None = None) -> str
     """Return the time that `text` means, in the format of entries (UTC, milliseconds).
 
     Args:
-        repo: the workspace's repository.
         text: an age (`2d`, `12h`), a date (ISO 8601) or a commit.
         present: the present time; the default is the system's.
 

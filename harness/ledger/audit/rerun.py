@@ -40,9 +40,7 @@ def choose(
 
     Args:
         index: the ledger's index, refreshed by the caller.
-        target: the target's name.
         digest: returns the digest of a problem's present form; None if the problem does not exist.
-        number: the number of entries.
         top: choose the fastest entries.
         seed: seed of the random choice; None for a different one each time.
     """
@@ -65,7 +63,6 @@ def sessions_of(index: Index, target: str) -> Spread:
 
     Args:
         index: the ledger's index, refreshed by the caller.
-        target: the target's name.
     """
     estimates = []
     for row in index.rows(target=target, kind=str(EntryKind.CONFIRMATION)):
@@ -80,8 +77,6 @@ def compare(entry: Entry, answer: JudgeAnswer, spread: Spread, *, together: int)
     """Return the comparison of a new measurement with an entry.
 
     Args:
-        entry: the entry.
-        answer: the new measurement.
         spread: the spread of measurements between sessions.
         together: the number of reruns that share the 95 % confidence.
     """
