@@ -103,7 +103,6 @@ def output_file(workspace: Workspace, name: str) -> Path:
     """Return the file with the stdout and stderr of a child process.
 
     Args:
-        workspace: the workspace of the run.
         name: the child process; `start` is a detached `harness start` itself.
     """
     return workspace.logs / f"{name}.out"

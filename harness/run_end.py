@@ -56,8 +56,6 @@ class RunEnd:
     """Decides when an invocation of `harness start` ends, and as a success or a failure.
 
     Args:
-        workspace: the workspace of the run.
-        limits: the limits of this invocation.
         workers: the workers' processes, by name.
     """
 
@@ -73,7 +71,6 @@ class RunEnd:
         """Return the end of the invocation; None while it goes on.
 
         Args:
-            snapshot: the present records.
             stopped: a person or a signal stops the run.
         """
         self._update_progress(snapshot)

@@ -43,7 +43,6 @@ class PlanningModel:
     Args:
         workspace: stores the accounts and the backoff state of the model API.
         config: sets model, deadline and budget.
-        schema: JSON schema of a proposal.
         stop: ends a session in progress when set.
     """
 

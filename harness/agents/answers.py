@@ -43,7 +43,6 @@ def outcome_text(entry: Entry, *, best: float | None, axes: dict[str, str]) -> s
     """Return an evaluation as text for an agent.
 
     Args:
-        entry: the evaluation.
         best: the best speed-up of any earlier attempt; None if none passed.
         axes: workload uuid -> its sizes as text.
     """
@@ -123,7 +122,6 @@ def check_outcome(answer: CheckAnswer, *, axes: Mapping[str, str]) -> str:
     """Return a check's answer as lines of text.
 
     Args:
-        answer: the judge's answer.
         axes: workload uuid -> its sizes as text.
     """
     lines = [_check_head(answer)]

@@ -111,11 +111,7 @@ def make_baseline(
     Args:
         workspace: stores the session's files and the submissions.
         config: sets agent, model and budget; its languages are replaced with pytorch.
-        problem: the problem.
         judge: evaluates a solution directory.
-        target: such as `cpu` or `h200`.
-        stop: ends the session when set.
-        on_event: receives every event of the session.
 
     Raises:
         HarnessError: the session cannot be opened, or the model API refuses the credential.
@@ -145,7 +141,6 @@ def install_baseline(problem: Problem, result: BaselineResult) -> Path:
     """Replace `baseline/` of a problem with the best solution and write its provenance; return the directory.
 
     Args:
-        problem: the problem.
         result: a result with a `best` solution.
     """
     assert result.best is not None  # noqa: S101 - the caller checks it

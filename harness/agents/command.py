@@ -71,7 +71,6 @@ def check_command(agent: AgentConfig, root: Path | None = None) -> None:
     """Check the settings of kind `command` in the section `agent` of harness.yaml.
 
     Args:
-        agent: the section.
         root: the workspace; None if it is not known or the check of `binds` against it does not matter.
 
     Raises:

@@ -144,7 +144,6 @@ def command_line(view: View, command: Sequence[str], environment: Mapping[str, s
     The command inherits the standard streams of the caller and is killed when the calling thread ends.
 
     Args:
-        view: the host paths to show.
         command: the program and its arguments, as inside the sandbox.
         environment: variables that override those of the view.
 

@@ -106,7 +106,6 @@ def matching_sections(query: str, limit: int = _RESULTS) -> list[DocumentationSe
     """Return the sections that match any word of the query, best first.
 
     Args:
-        query: words to search for.
         limit: the largest number of sections.
     """
     terms = list(dict.fromkeys(index_terms(query)))

@@ -31,7 +31,6 @@ class SpendTracker:
     The accounts in the ledger are read once; the accounts that are not in the ledger yet are read again every 2 s.
 
     Args:
-        workspace: stores the accounts.
         repo: its repository, used only by the constructor and `reread`.
         config: names the run and the coordination branch.
     """
@@ -123,8 +122,6 @@ def session_limits(config: Config, meter: Meter, spend_tracker: SpendTracker, be
 
     Args:
         config: sets the limits.
-        meter: the session's account.
-        spend_tracker: reads the usage of the run.
         before: usage of earlier openings of the same session.
     """
     account = meter.account
@@ -143,9 +140,7 @@ def run_limits(config: Config, budget: Budget, worker: str, spend_tracker: Spend
 
     Args:
         config: names the run and sets its limit.
-        budget: the worker's limits.
         worker: name of the worker, or of the planner.
-        spend_tracker: reads the usage of the run.
     """
     run = config.run
     return (

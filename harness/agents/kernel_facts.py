@@ -57,7 +57,6 @@ def read_facts(workspace: Workspace, index: Index, problem: Problem, target: str
         workspace: its cache directory stores the bounds.
         index: index of the ledger, refreshed by the caller.
         problem: loaded from the worker's worktree.
-        target: such as `cpu` or `h200`.
         champion: the champion's confirmation; None without a champion.
     """
     rows = index.rows(problem.key, target=target, kind=EntryKind.BASELINE)

@@ -44,7 +44,6 @@ def show_others(reading: Path, chosen: Mapping[str, TriedCandidate], sources: So
     Args:
         reading: the directory that the sandbox mounts; `others/` in it is replaced.
         chosen: the result of `best_of_others`.
-        sources: reads a commit's solution.
     """
     files: dict[str, bytes] = {}
     lines = ["| directory | speed-up | worker | commit | message |", "| --- | --- | --- | --- | --- |"]

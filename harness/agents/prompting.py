@@ -45,7 +45,6 @@ def guides(config: Config, target: str) -> tuple[str, ...]:
 
     Args:
         config: lists the allowed languages; an empty list allows all.
-        target: such as `cpu` or `h200`.
     """
     of_target = prompted_languages("cpu" if target == "cpu" else "cuda")
     return tuple(name for name in of_target if not config.languages or name in config.languages) or of_target
@@ -57,7 +56,6 @@ def system(config: Config, *, worker: str, target: str, programs: Sequence[str] 
     Args:
         config: names the run and its languages.
         worker: its name.
-        target: such as `cpu` or `h200`.
         programs: programs of this host that the sandbox shows.
     """
     allowed = ", ".join(config.languages) or ", ".join(guides(config, target))
@@ -81,10 +79,7 @@ def assignment(
     """Return the first message of a session.
 
     Args:
-        problem: the problem to optimise.
         wanted: the instruction of the assignment.
-        target: such as `cpu` or `h200`.
-        facts: the problem's times and bounds.
         attempts: earlier attempts and lessons, one line each.
         remaining: the remaining budget as text; empty for none.
     """
@@ -148,7 +143,6 @@ def workload_table(problem: Problem, facts: KernelFacts) -> str:
 
     Args:
         problem: the problem; its first 16 workloads are shown.
-        facts: the problem's times and bounds.
     """
     variants = [*dict.fromkeys(name for times in facts.baselines.values() for name, us in times.items() if us)]
     bounds, champion = facts.description.bounds, facts.champion_us
@@ -221,8 +215,6 @@ def limit_classes(problem: Problem, facts: KernelFacts, target: str) -> list[str
     """Return the bottleneck classes of the workloads, the most frequent first; all classes without bounds.
 
     Args:
-        problem: the problem.
-        facts: its bounds.
         target: such as `cpu` or `h200`; sets the limit below which a bound is short.
     """
     counts = Counter[str]()

@@ -87,8 +87,6 @@ def write_reference_solution(directory: Path, problem: Problem, target: str) -> 
     """Write a solution with `tune:` that calls the problem's reference, unless the directory has a solution.
 
     Args:
-        directory: the solution directory.
-        problem: its problem.
         target: `cpu`, or the name of a GPU.
 
     Returns:

@@ -61,12 +61,7 @@ class ToolRecord(StrictModel):
 
 
 def agent_directory(workspace: Workspace, worker: str) -> Path:
-    """Return the directory with a worker's transcripts and its agents' home.
-
-    Args:
-        workspace: the workspace.
-        worker: name of the worker.
-    """
+    """Return the directory with a worker's transcripts and its agents' home."""
     return workspace.state / "agents" / worker
 
 
@@ -75,7 +70,6 @@ def command_log(directory: Path, session: str) -> Path:
 
     Args:
         directory: the result of `agent_directory`.
-        session: id of the session.
     """
     return directory / "transcripts" / f"{session}.log"
 
@@ -85,7 +79,6 @@ def tool_records(directory: Path, session: str) -> Path:
 
     Args:
         directory: the result of `agent_directory`.
-        session: id of the session.
     """
     return command_log(directory, session).with_suffix(".jsonl")
 
@@ -94,7 +87,6 @@ def transcript_files(workspace: Workspace, account: Account) -> list[Path]:
     """Return the transcript files of an account's session; [] for a tuner, or if they were deleted.
 
     Args:
-        workspace: the workspace.
         account: names worker, session and kind.
     """
     directory = agent_directory(workspace, account.worker)
@@ -110,7 +102,6 @@ def read_transcript(workspace: Workspace, account: Account, prices: Mapping[str,
     """Return the events of an account's session, over all of its openings; [] without a transcript.
 
     Args:
-        workspace: the workspace.
         account: names worker, session and kind.
         prices: model name pattern -> price, from harness.yaml.
     """

@@ -86,7 +86,6 @@ class Space:
 
         Args:
             tried: tree ids.
-            generator: source of the random numbers.
         """
         if self.size <= _ENUMERABLE:
             drawn = generator.sample(list(self._combinations()), self.size)
@@ -116,7 +115,6 @@ class Search:
     """The state of one search: Optuna's study and the trees with a result.
 
     Args:
-        space: the search space.
         seed: searches of one space with different seeds try different combinations.
     """
 

@@ -35,7 +35,6 @@ def check_program(config: Config, kind: AgentKind, root: Path | None) -> str | N
 
     Args:
         config: sets the command of kind `command` and its additional mounts.
-        kind: kind of the agents.
         root: the workspace; None outside of one.
 
     Returns:

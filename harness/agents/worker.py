@@ -68,11 +68,7 @@ def run_worker(workspace: Workspace, config: Config, name: str, stop: threading.
     """Run the worker's loop until `stop` is set.
 
     Args:
-        workspace: the workspace.
         config: names the run; sets agent, model and limits.
-        name: name of the worker.
-        stop: ends the loop when set.
-        target: such as `cpu` or `h200`.
 
     Raises:
         ConfigurationError: another process runs this worker, or the agent's kind is not available.

@@ -47,7 +47,6 @@ class Bridge:
     """Hosts and their devices.
 
     Args:
-        sandbox: the sandbox of candidates.
         write: receives events, from several threads.
     """
 

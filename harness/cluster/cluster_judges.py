@@ -53,7 +53,6 @@ class RemoteJudge:
         number: the client's number of the process.
         send_order: passes an order to the bridge.
         log_file: file on this host that receives the last lines that the process writes to stderr.
-        post: receives the notices.
     """
 
     pid = None
@@ -115,11 +114,9 @@ class ClusterJudges(JudgeSource):
     """Clients by device, and the bridge. Methods are for one thread.
 
     Args:
-        workspace: the workspace of the logs.
         config: has the judge's sandbox and the run's target.
         address: address of the Ray cluster: `auto` or `HOST:PORT`.
         post: receives the notices of all judges, from other threads.
-        command: the bridge's command line.
     """
 
     def __init__(

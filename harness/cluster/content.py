@@ -99,7 +99,6 @@ def data_files(problem_dir: Path, data_root: Path) -> list[str]:
     """Return the relative paths of the files of a data root that a problem's workloads read.
 
     Args:
-        problem_dir: the problem's directory.
         data_root: directory of data files that problems share.
 
     Raises:
@@ -199,7 +198,6 @@ class ContentStore:
         """Write a part of a blob at a byte offset; after the `last` part, give the blob its final name.
 
         Args:
-            sha256: hash of the whole blob.
             offset: byte offset of the part.
             data: bytes of the part.
             last: true for the part at the end.

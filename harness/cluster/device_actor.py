@@ -35,11 +35,8 @@ class DeviceActor:
     """A device of a node.
 
     Args:
-        device: its name in the cluster.
         local_device: its name on the host.
-        host: the host's name.
         node_id: Ray's id of the node.
-        sandbox: the sandbox of candidates.
         write: receives events, from several threads.
     """
 

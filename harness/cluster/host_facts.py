@@ -40,7 +40,6 @@ def refusal(facts: HostFacts, own: HostFacts) -> str | None:
     """Return the reason why a host may not judge for this head; None if it may.
 
     Args:
-        facts: facts of the host.
         own: facts of the head.
     """
     for name, version, own_version in (
@@ -65,7 +64,6 @@ def free_name(host: str, used_names: Collection[str]) -> str:
     """Return a name for a node: that of its host, with a number if other nodes have the name.
 
     Args:
-        host: the host's name.
         used_names: names of the other nodes.
     """
     names = [host, *(f"{host}~{number}" for number in range(2, len(used_names) + 2))]

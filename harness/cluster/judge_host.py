@@ -88,7 +88,6 @@ class JudgeHost:
         """Store a part of a blob; return an error message, or an empty text.
 
         Args:
-            sha256: hash of the whole blob.
             offset: byte offset of the part.
             data: bytes of the part.
             last: true for the part at the end.
@@ -104,7 +103,6 @@ class JudgeHost:
 
         Args:
             number: the client's number of the new process.
-            sandbox: the sandbox of candidates.
         """
         self.close()
         process = _JudgeRun(number, self._log.stat().st_size if self._log.exists() else 0)

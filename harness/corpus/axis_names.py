@@ -25,7 +25,6 @@ def constant_names(config: Mapping[str, Any], class_name: str = "") -> dict[int,
     """Return the name of the constant axis of each size that a configuration names; the most usual name wins.
 
     Args:
-        config: the model's configuration.
         class_name: class of the module, which decides between names of one size.
     """
     sizes: dict[str, int] = {}

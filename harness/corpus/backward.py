@@ -211,7 +211,6 @@ def backward_drafts(forward: ProblemDraft, constants: dict[int, str]) -> Iterato
     """Yield the form (`recompute`, then `saved`), the draft and the facts of each verified backward problem.
 
     Args:
-        forward: the forward problem.
         constants: size -> name of its constant axis.
 
     Raises:

@@ -131,7 +131,6 @@ def draft_problem(exported: ExportedModule, constants: dict[int, str]) -> Proble
     """Return the draft of a definition.
 
     Args:
-        exported: the graph.
         constants: size -> name of its constant axis.
 
     Raises:

@@ -86,9 +86,7 @@ def extract_architecture(
     """Extract the problems of one architecture and add them to the log.
 
     Args:
-        architecture: the model.
         log: contains the graphs of other architectures; it is changed.
-        options: limits.
     """
     started_at = time.monotonic()
     problems: list[ExtractedProblem] = []

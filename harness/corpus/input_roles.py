@@ -27,7 +27,6 @@ def distribution_of(graph_input: GraphInput, users: list[fx.Node]) -> Distributi
     """Return the role of an input, from its name, its dtype and the operators that read it.
 
     Args:
-        graph_input: the input.
         users: operations that read it, identities resolved.
 
     Raises:

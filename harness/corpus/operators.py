@@ -75,7 +75,6 @@ def expression(node: fx.Node, text: Text, device: str) -> str:
     """Return the expression that computes a node.
 
     Args:
-        node: an operator call.
         text: returns the text of an argument.
         device: an expression of the device of new tensors.
 

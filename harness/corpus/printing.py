@@ -37,7 +37,6 @@ def ancestors(nodes: Iterable[fx.Node], inputs_of: Callable[[fx.Node], Iterable[
     """Return nodes and all nodes that they are computed from.
 
     Args:
-        nodes: the nodes.
         inputs_of: returns the nodes that a node is computed from.
     """
     visited: set[fx.Node] = set()
@@ -73,7 +72,6 @@ class FunctionPrinter:
     """Writes the statements of one graph.
 
     Args:
-        exported: the graph.
         input_names: placeholder -> name of the problem's input, in the order of the parameters.
         sizes: axis -> expression that reads its size, such as `hidden_states.shape[0]`.
     """
@@ -177,7 +175,6 @@ def axis_expression(size: sympy.Expr, axes: dict[sympy.Symbol, str]) -> str:
     """Return a symbolic size as Python arithmetic over axes.
 
     Args:
-        size: the expression of a size.
         axes: symbol -> name of its axis.
 
     Raises:

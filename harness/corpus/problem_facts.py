@@ -63,7 +63,6 @@ def facts_of(architecture: Architecture, class_name: str, operations: Sequence[s
 
     Args:
         architecture: the model, whose family is a tag.
-        class_name: class of the module.
         operations: operators of the module, in order.
         dtype: least precise dtype of the problem, which is a tag.
     """
@@ -100,7 +99,6 @@ def problem_name(model: str, module: str) -> str:
 
     Args:
         model: words of the architecture, joined by underscores.
-        module: words of the module's class.
     """
     bare = model.replace("_", "")
     if module.replace("_", "") == bare:
@@ -117,7 +115,6 @@ def backward_text(forward: ProblemText, form: str, operations: int) -> ProblemTe
     """Return the texts of a backward problem's definition.
 
     Args:
-        forward: texts of the forward problem.
         form: `recompute` or `saved`.
         operations: number of operators with arithmetic.
     """

@@ -33,9 +33,7 @@ def write_problem(problem: ExtractedProblem, problems_dir: Path, *, replace: boo
     """Write definition.json and workload.jsonl of a problem; return false if an existing problem is kept.
 
     Args:
-        problem: the extracted problem.
         problems_dir: directory of the suites.
-        replace: overwrite an existing problem.
 
     Raises:
         FormatError: the problem does not follow the schema.

@@ -28,7 +28,6 @@ def provenance_of(module: nn.Module, path: str, architecture: str) -> dict[str, 
     header of the source file, or of the package if the header names none.
 
     Args:
-        module: the submodule.
         path: dotted path of the submodule in the model.
         architecture: name of the model.
 

@@ -20,7 +20,6 @@ def code_fingerprint(module: nn.Module, call: str) -> str:
     """Return a hash of the code that a module and its submodules run, without names of classes and sizes.
 
     Args:
-        module: the module.
         call: text of the arguments' kinds, as of `CandidateModule.signature`.
     """
     digest = hashlib.sha256(call.encode())

@@ -97,7 +97,6 @@ class RunnableProblem:
     """A drafted problem with its reference, ready to be called.
 
     Args:
-        draft: the drafted problem.
         dtype: replaces the low-precision dtypes of tensors and casts; None to keep them.
 
     Raises:
@@ -120,7 +119,6 @@ class RunnableProblem:
 
         Args:
             axes: size of each variable axis.
-            names: inputs to draw.
         """
         definition = self.reference.definition
         restricted = definition.model_copy(update={"inputs": {name: definition.inputs[name] for name in names}})
@@ -181,7 +179,6 @@ def call_module(draft: ProblemDraft, inputs: Tensors, dtype: torch.dtype | None)
     """Return the outputs of the original module, called with the problem's inputs as its weights and arguments.
 
     Args:
-        draft: the problem.
         inputs: value of each of the problem's inputs.
         dtype: dtype of low-precision arguments that the problem does not have; None to keep their own.
     """
@@ -228,7 +225,6 @@ def check_finite(outputs: Tensors, axes: Mapping[str, int]) -> None:
     """Check that outputs contain no infinities and no NaN.
 
     Args:
-        outputs: outputs by name.
         axes: size of each variable axis, for the message.
 
     Raises:
@@ -243,7 +239,6 @@ def check_degenerate(outputs: Tensors, axes: Mapping[str, int]) -> None:
     """Check that outputs are finite and not constant.
 
     Args:
-        outputs: outputs by name.
         axes: size of each variable axis, for the message.
 
     Raises:

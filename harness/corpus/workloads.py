@@ -47,12 +47,7 @@ to 10 % in an output with few elements."""
 
 
 def sizes_for(axes: Sequence[str], shapes: ShapeSet) -> list[dict[str, int]]:
-    """Return the sizes of a problem's variable axes for each entry of a shape set, without repetitions.
-
-    Args:
-        axes: the problem's variable axes.
-        shapes: typical sizes of the model's family.
-    """
+    """Return the sizes of a problem's variable axes for each entry of a shape set, without repetitions."""
     bases = {_base(axis) for axis in axes}
     triples: Iterable[tuple[int, int, int]] = ((batch, length, shapes.text) for batch, length in shapes.pairs)
     if bases == {"batch"}:
@@ -81,8 +76,6 @@ def axis_size(axis: str, batch: int, sequence: int, text: int) -> int:
 
     Args:
         axis: name from `harness.corpus.candidates`; an axis of unknown meaning is as long as the sequence.
-        batch: batch size.
-        sequence: length of the sequence.
         text: length of the second sequence.
     """
     match = _AXIS.match(axis)
@@ -97,7 +90,6 @@ def check_sizes(axes: Sequence[str], pairs: tuple[tuple[int, int], ...] = _SIZES
     """Return the sizes of the variable axes at which a problem is checked.
 
     Args:
-        axes: the problem's variable axes.
         pairs: (batch, sequence); ignored if all axes are batch sizes.
     """
     if any(not axis.startswith("batch") for axis in axes):
@@ -147,9 +139,6 @@ def workload_lines(
 
     Args:
         key: the problem's key; the UUIDs depend on it.
-        draft: the problem.
-        shapes: typical sizes of the model's family.
-        tolerance: tolerance of every workload.
 
     Raises:
         SkippedError: fewer than three workloads are allowed and fit into memory.
@@ -173,7 +162,6 @@ def largest_tensor(draft: ProblemDraft, sizes: Mapping[str, int]) -> int:
     """Return the number of elements of the largest result in a reference.
 
     Args:
-        draft: the problem.
         sizes: size of each variable axis.
     """
     values = {symbol: sizes[name] for symbol, name in draft.exported.axes.items() if name in sizes}

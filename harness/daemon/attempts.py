@@ -59,10 +59,6 @@ class Attempts:
     def lost(self, identity: Sequence[str], loss: Loss) -> tuple[Loss, ...]:
         """Add a loss and return all losses of the measurement.
 
-        Args:
-            identity: identity of the measurement.
-            loss: the loss.
-
         Raises:
             ConfigurationError: the losses cannot be written; this object still counts them.
         """

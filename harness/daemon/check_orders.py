@@ -100,7 +100,6 @@ class CheckOrders:
         """Write the reply to an order for its worker.
 
         Args:
-            order_id: the order's id.
             reply: of a baseline order, an error, or nothing if the ledger has the baselines.
         """
         worker = self._in_progress.pop(order_id, None)

@@ -107,12 +107,7 @@ class Daemon:
     # --- the loop ---
 
     def run(self, stop: threading.Event, *, once: bool = False) -> None:
-        """Work until `stop` is set, or with `once` until no work is left; then commit the ledger.
-
-        Args:
-            stop: ends the loop.
-            once: end when no work is left.
-        """
+        """Work until `stop` is set, or with `once` until no work is left; then commit the ledger."""
         self._start()
         while not stop.is_set():
             self._receive()

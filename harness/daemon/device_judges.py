@@ -16,11 +16,7 @@ _LATER_STARTS = 16
 
 
 class DeviceJudges:
-    """One judge for each device. Devices of a cluster are added and removed during the run.
-
-    Args:
-        source: provides the judges.
-    """
+    """One judge for each device. Devices of a cluster are added and removed during the run."""
 
     def __init__(self, source: JudgeSource) -> None:
         self._source = source
@@ -65,7 +61,6 @@ class DeviceJudges:
         """Record that a judge is ready.
 
         Args:
-            device: its device.
             ready: its message, which has its target.
         """
         self._ready[ready.target] = ready

@@ -83,9 +83,7 @@ class JobPlanner:
         """Return the plan of a job for a judge that is ready; None if the problem has changed since it was queued.
 
         Args:
-            job: the job.
             commit: the commit of the coordination branch with the problem.
-            judge: the judge.
 
         Raises:
             HarnessError: the repository, the index or the disk fails; the candidate is not at fault.
@@ -106,7 +104,6 @@ class JobPlanner:
         """Return the measurement of a problem's baselines before there is a candidate.
 
         Args:
-            problem: the problem.
             worker: the worker that waits for the baselines.
             judge: a judge that is ready.
 
@@ -121,12 +118,7 @@ class JobPlanner:
         return Work(job, plan, ahead=True) if isinstance(plan, Ask) else "its baselines were lost too often"
 
     def draft(self, work: Work, answer: JudgeAnswer) -> EntryDraft | None:
-        """Return a candidate's entry; None if the answer repeats a measurement that the ledger does not have now.
-
-        Args:
-            work: the candidate's work.
-            answer: the judge's answer.
-        """
+        """Return a candidate's entry; None if the answer repeats a measurement that the ledger does not have now."""
         job, ask = work.job, work.ask
         if answer.measured:
             return drafts.judged_draft(self.config.run, job, ask.language, answer, ask.baseline, ask.source_hash)

@@ -40,9 +40,7 @@ def baseline_draft(run: str, key: Key, answer: JudgeAnswer) -> EntryDraft:
     """Return the entry of a problem's measured baselines.
 
     Args:
-        run: the run's name.
         key: has the problem, its digest and the target.
-        answer: the judge's answer.
     """
     return _draft(EntryKind.BASELINE, run, key, answer, **_outcome(answer, "baselines", "sealed_baselines"))
 
@@ -51,9 +49,7 @@ def lost_baseline_draft(run: str, key: Key, judge: JudgeReady, losses: Sequence[
     """Return the entry of a problem whose reference ends every judge.
 
     Args:
-        run: the run's name.
         key: has the problem, its digest and the target.
-        judge: the present judge.
         losses: the losses of judges over the baseline.
     """
     reason = f"measuring the baseline has {losses_in_words(losses)}"
@@ -69,12 +65,8 @@ def judged_draft(
     missing baselines, because these weaken a speed-up.
 
     Args:
-        run: the run's name.
-        job: the candidate's job.
         language: the solution's language; "" if unknown.
-        answer: the judge's answer.
         baseline: the baseline entry that the candidate was compared with.
-        source_hash: hash of the candidate's normalised source.
     """
     measured = baseline.environment.model_extra if baseline and baseline.environment else None
     missing = {name: reasons for name, reasons in (measured or {}).items() if name in _MISSING}
@@ -96,11 +88,8 @@ def repeated_draft(job: Job, language: str, answer: JudgeAnswer, measured: Entry
     Device and environment are those of the measurement, and the cost is that of the build.
 
     Args:
-        job: the candidate's job.
-        language: the solution's language.
         answer: the judge's answer, without a measurement.
         measured: the evaluation of the same compiled code.
-        source_hash: hash of the candidate's normalised source.
     """
     fields = {name: getattr(measured, name) for name in EntryDraft.model_fields}
     own = {
@@ -122,11 +111,7 @@ def unjudged_draft(
     """Return the entry of a candidate that has a verdict without a judge's answer: no workload passed.
 
     Args:
-        run: the run's name.
-        job: the candidate's job.
         language: the solution's language; "" if unknown.
-        judge: the present judge.
-        verdict: the verdict.
         reason: its reason, in one line.
         of: the number of the problem's workloads.
         cites: `seq` of the baseline entry, or of a confirmation's evaluation.
@@ -146,7 +131,6 @@ def candidate(job: Job, language: str) -> Candidate:
     """Return the solution that a job judges.
 
     Args:
-        job: the job.
         language: the solution's language; "" if unknown.
     """
     return Candidate(

@@ -52,11 +52,7 @@ def next_steps(
 
     Args:
         index: the ledger's index, refreshed by the caller.
-        problem: the problem's key, `suite/name`.
-        digest: digest of the problem's present form.
-        target: the target's name.
         judge: the judge version.
-        run: the run's name.
 
     Returns:
         The evaluation to measure again: the best one that would make a champion. And the confirmation that makes a

@@ -77,7 +77,6 @@ class LostWork:
     """Puts lost work back into the queue, and counts losses. Not thread-safe.
 
     Args:
-        queue: the waiting jobs.
         attempts: losses of each measurement, on disk.
         postponed: measurements that wait after a fault of this machine.
     """
@@ -86,12 +85,7 @@ class LostWork:
         self._queue, self._attempts, self._postponed = queue, attempts, postponed
 
     def judge_lost(self, work: Work, lost: JudgeLost) -> None:
-        """Count a loss against a measurement, unless a fault of this machine caused it: then the measurement waits.
-
-        Args:
-            work: the measurement.
-            lost: the loss of its judge.
-        """
+        """Count a loss against a measurement, unless a fault of this machine caused it: then the measurement waits."""
         of_host = lost.cause in {"host", "memory"}
         if of_host and not (self._postponed.postpone(work.identity) and lost.cause == "memory"):
             if not work.is_baseline:
@@ -100,22 +94,13 @@ class LostWork:
         self.put_back(work, Loss(how="deadline" if lost.cause == "deadline" else "ended", reason=lost.reason))
 
     def put_back(self, work: Work, loss: Loss) -> None:
-        """Count a loss, and put the job back into the queue.
-
-        Args:
-            work: the measurement.
-            loss: the loss.
-        """
+        """Count a loss, and put the job back into the queue."""
         if not work.is_baseline:
             self._queue.put_back(work.job)
         self._count(work, loss)
 
     def baseline_failed(self, work: Work, answer: JudgeAnswer) -> bool:
         """Count a failure of a baseline, whose entry would refuse every candidate.
-
-        Args:
-            work: the measurement.
-            answer: the judge's answer.
 
         Returns:
             True if the baseline is measured once more.

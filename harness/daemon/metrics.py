@@ -72,7 +72,6 @@ class MetricsServer:
     """Serves `GET /metrics` on the loopback, in threads of its own, within a `with` block.
 
     Args:
-        metrics: the metrics to serve.
         port: the port; 0 takes a free one, which the attribute `port` holds.
     """
 

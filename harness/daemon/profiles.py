@@ -21,8 +21,6 @@ class Profiles:
     """Orders in progress, by device. Not thread-safe.
 
     Args:
-        workspace: the workspace of the workers' orders.
-        snapshots: snapshots of problems and candidates.
         tip: returns the commit of the coordination branch.
     """
 
@@ -47,12 +45,7 @@ class Profiles:
             return
 
     def pass_on(self, device: str, request_answered: RequestAnswered) -> None:
-        """Pass a judge's report on to the worker.
-
-        Args:
-            device: the judge's device.
-            request_answered: the request and its answer.
-        """
+        """Pass a judge's report on to the worker."""
         order = self._in_progress.pop(device, None)
         if order is not None:
             report = request_answered.answer.counters

@@ -68,7 +68,6 @@ class EvaluationQueue:
         The worker whose job is taken goes to the end of the turn.
 
         Args:
-            target: the target's name.
             allowed: returns whether a job may be taken.
         """
         in_order = sorted(self.waiting(), key=lambda job: (job.kind != "confirmation", not job.is_repeat))
@@ -92,7 +91,6 @@ class EvaluationQueue:
         """Return a job in flight to the head of its lane, and its worker to the head of the turn.
 
         Args:
-            job: the job.
             last: return both to the end instead.
         """
         del self._in_flight[job.kind, job.key]

@@ -203,12 +203,7 @@ class AfterEntry:
         self.attempts.forget(baseline_identity(key))
 
     def judged(self, job: Job, entry: Entry) -> None:
-        """Process the entry of an evaluation or confirmation, which is on disk.
-
-        Args:
-            job: the entry's job.
-            entry: the entry.
-        """
+        """Process the entry of an evaluation or confirmation, which is on disk."""
         if job.kind == "evaluation":
             self.evaluations_done += 1
             self.recorder.write_outcome(entry)

@@ -48,7 +48,6 @@ def run_daemon(
         config: has the run's name and the coordination branch.
         devices: one judge each; the default is the configuration's list.
         max_evaluations: entries of kind evaluation that this invocation may write; due confirmations are extra.
-        once: end when no work is left.
         metrics_port: the port of metrics for Prometheus, on the loopback; None serves none.
         invocation: identity of the invocation; a restarted daemon of the same one continues its count of evaluations.
         open_judges: makes the source of judges that replaces `devices`: a cluster.
@@ -127,8 +126,6 @@ def evaluations_before(workspace: Workspace, invocation: str, count: int) -> int
     """Return the number of evaluations in the ledger when the invocation began.
 
     Args:
-        workspace: the workspace of the ledger.
-        invocation: identity of the invocation.
         count: the present number; the invocation's first daemon stores and returns it.
 
     Raises:

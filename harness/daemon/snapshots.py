@@ -18,8 +18,6 @@ class Snapshots:
     """Problems and candidates in the cache, by content. Not thread-safe.
 
     Args:
-        workspace: the workspace of the cache.
-        repo: the workspace's repository.
         data_root: the directory to which a problem's safetensors paths may lead besides its own.
     """
 
@@ -54,7 +52,6 @@ class Snapshots:
         """Return a problem of a commit of the coordination branch, read and checked.
 
         Args:
-            commit: the commit.
             key: the problem's key, `suite/name`.
 
         Raises:
@@ -78,9 +75,7 @@ class Snapshots:
         """Return the directory of a candidate's files.
 
         Args:
-            commit: the candidate's commit.
             key: the problem's key, `suite/name`.
-            target: the target's name.
             tree: git tree id of the solution directory.
 
         Raises:

@@ -74,7 +74,6 @@ class StatusWriter:
 
         Args:
             status: the present state, without the messages.
-            force: write now, even without a change.
 
         Returns:
             The new record; None if none was due.
@@ -96,7 +95,6 @@ def judge_status(judge: JudgeClient, worker: str | None) -> JudgeStatus:
     """Return the state of a judge.
 
     Args:
-        judge: the judge.
         worker: the worker whose candidate it works on.
     """
     request, progress = judge.request, judge.progress

@@ -57,12 +57,9 @@ def collect(
     """Return the report's data for one run and target.
 
     Args:
-        repo: the workspace's repository.
         index: index of the ledger, refreshed by the caller.
         branch: the coordination branch.
         problems: keys to show, in order; problems that the run has neither started with nor evaluated are omitted.
-        run: name of the run.
-        target: such as `cpu` or `h200`.
         commit_url: `https://…/commit/{}`; None without a web host for commits.
     """
     table = standings(index, problems, target, run)
@@ -109,10 +106,7 @@ def decided_problems(repo: Repo, branch: str, run: str, target: str) -> set[str]
     """Return the problems of the last start of a run, which are the problems of its planner's last decision.
 
     Args:
-        repo: the workspace's repository.
         branch: the coordination branch.
-        run: name of the run.
-        target: such as `cpu` or `h200`.
     """
     for document in reversed(read_documents(repo.workspace, repo, DECISIONS, branch=branch)):
         record = _decision(document.raw, run, target)

@@ -43,7 +43,6 @@ def make_win_branch(
     A branch that already has this tree and message is not changed, even if its base is another commit.
 
     Args:
-        repo: the workspace's repository.
         name: name of the branch.
         base: the parent of the commit.
         path: the solution directory, relative to the repository's root.
@@ -89,12 +88,7 @@ def _commit(repo: Repo, base: str, path: str, tree: str, message: str) -> str:
 
 
 def text_of(repo: Repo, commit: str) -> str:
-    """Return the complete message of a commit.
-
-    Args:
-        repo: the workspace's repository.
-        commit: its id.
-    """
+    """Return the complete message of a commit."""
     return repo.git.run("log", "--max-count=1", "--format=%B", "--no-show-signature", "--no-notes", commit).text
 
 
@@ -102,7 +96,6 @@ def diff(repo: Repo, old: str | None, new: str) -> str:
     """Return the diff of two trees as text.
 
     Args:
-        repo: the workspace's repository.
         old: a tree id; None for the empty tree.
         new: a tree id.
     """
@@ -115,7 +108,6 @@ def changed_paths(repo: Repo, base: str, head: str) -> frozenset[str]:
     """Return all paths that differ between the merge base and `head`, or that a commit of `head` changes.
 
     Args:
-        repo: the workspace's repository.
         base: id of a commit.
         head: id of a commit.
 
@@ -144,8 +136,6 @@ def push(repo: Repo, remote: str, branches: Mapping[str, bool]) -> None:
     """Push branches to a remote in the given order.
 
     Args:
-        repo: the workspace's repository.
-        remote: name of the remote.
         branches: branch -> True to force the push.
 
     Raises:

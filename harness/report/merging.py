@@ -45,7 +45,6 @@ def main_branch(repo: Repo, coordination: str, remote: str | None = None) -> str
     """Return the branch to merge into: the remote's main branch if a local branch has its name, else `coordination`.
 
     Args:
-        repo: the workspace's repository.
         coordination: the coordination branch.
         remote: name of the remote; None to choose one.
     """
@@ -59,7 +58,6 @@ def pick_remote(repo: Repo, name: str | None) -> str | None:
     """Return the remote to push to: the given one, else `origin`, else the only one, else None.
 
     Args:
-        repo: the workspace's repository.
         name: a remote; None to choose one.
 
     Raises:
@@ -87,11 +85,7 @@ def prepare(
     """Create the win branch of a problem's champion, unless it exists.
 
     Args:
-        repo: the workspace's repository.
         index: index of the ledger, refreshed by the caller.
-        problem: key of the problem.
-        run: name of the run.
-        target: such as `cpu` or `h200`.
         base: the branch to merge into.
         coordination: the coordination branch, which has the ledger.
         replace: replace a branch with an older champion.
@@ -160,9 +154,7 @@ def publish(repo: Repo, pull: Pull, remote: str, coordination: str, *, replace: 
     """Push the ledger and then the win branch, and open the pull request if GitHub's command is installed.
 
     Args:
-        repo: the workspace's repository.
         pull: the result of `prepare`; receives remote, URL and notes.
-        remote: name of the remote.
         coordination: the coordination branch.
         replace: force the push of the win branch.
 

@@ -100,8 +100,6 @@ def first_and_last_entry(index: Index, run: str, target: str) -> tuple[datetime 
 
     Args:
         index: index of the ledger, refreshed by the caller.
-        run: name of the run.
-        target: such as `cpu` or `h200`.
     """
     times = index.query("SELECT min(at), max(at) FROM entries WHERE run = ? AND target = ?", (run, target))[0]
     first, last = (datetime.fromisoformat(at) if at else None for at in times)
@@ -127,7 +125,6 @@ def evaluation_dots(
     Args:
         index: index of the ledger, refreshed by the caller.
         span: run and target.
-        table: the standings of the problems.
         problem: key of a problem; None for all problems.
     """
     digests = {standing.problem: standing.problem_digest for standing in table}

@@ -71,7 +71,6 @@ def check_proof(repo: Repo, base: str, head: str, *, ledger: str | None = None) 
     Args:
         repo: the repository with both commits.
         base: the branch or commit to merge into. Its ledger is used after a check that it is complete.
-        head: the branch or commit to merge.
         ledger: the branch or commit with the ledger; None for `base`.
 
     Raises:

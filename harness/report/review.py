@@ -82,11 +82,9 @@ def review(repo: Repo, index: Index, problem_or_branch: str, *, base: str, targe
     """Collect the facts about a candidate.
 
     Args:
-        repo: the workspace's repository.
         index: index of the ledger, refreshed by the caller.
         problem_or_branch: a problem (for its champion, or else its best evaluation), an agent's branch, or `win/…`.
         base: the branch to merge into.
-        target: such as `cpu` or `h200`.
         run: the run of the champion, if a problem is named.
 
     Raises:

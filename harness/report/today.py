@@ -76,12 +76,9 @@ def today(
     """Return the summary of the last 24 hours.
 
     Args:
-        repo: the workspace's repository.
         index: index of the ledger, refreshed by the caller.
         config: sets when a problem counts as stuck, and the coordination branch.
         table: the standings of this run and target.
-        run: name of the run.
-        target: such as `cpu` or `h200`.
         base: the branch that solutions are merged into.
     """
     summary = Today(stamp(datetime.now(UTC) - timedelta(days=1)))
@@ -114,10 +111,7 @@ def champions_waiting(repo: Repo, table: Sequence[Standing], run: str, target: s
     """Return the confirmed champions that neither the main branch nor a win branch has, the fastest first.
 
     Args:
-        repo: the workspace's repository.
         table: the standings of this run and target.
-        run: name of the run.
-        target: such as `cpu` or `h200`.
         base: the branch that solutions are merged into.
     """
     tip = repo.tip(base)

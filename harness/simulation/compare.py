@@ -73,8 +73,6 @@ def run_all(
     Args:
         worlds: names of `WORLDS`.
         policies: names of `POLICIES`.
-        seeds: seeds of the realisations.
-        settings: settings of every run.
         jobs: number of processes; 1 simulates in this process.
     """
     keys = [RunKey(world, policy, seed) for seed in seeds for world in worlds for policy in policies]
@@ -95,7 +93,6 @@ def outcomes(runs: Mapping[RunKey, SimulatedRun], settings: SimulationSettings) 
 
     Args:
         runs: complete runs; each world and seed also has a run of round robin.
-        settings: settings of every run.
     """
     pairs = dict.fromkeys((key.world, key.policy) for key in runs)
     return [_outcome(runs, world, policy, settings) for world, policy in pairs]

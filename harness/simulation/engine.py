@@ -100,7 +100,6 @@ def simulate(world: World, policy: Policy, seed: int, settings: SimulationSettin
     """Simulate one run.
 
     Args:
-        world: model of the growth of speed-ups.
         policy: assigns workers to problems, as in the planner.
         seed: seed of all random numbers of the world. Runs with one seed differ only by their policies.
         settings: size, prices and behaviour of the workers.
@@ -148,7 +147,6 @@ class SimulatedStanding:
             log_speedup: true ln of the candidate's speed-up; None if it did not pass.
             cost_s: seconds of building and judging.
             number: number of the evaluation in the whole run, from 1.
-            rng: generator of the measurement's noise.
 
         Returns:
             True for a gain, whose whole interval is above the last gain.
@@ -178,7 +176,6 @@ class SimulatedStanding:
 
         Args:
             run_evaluations: number of evaluations of the whole run so far.
-            policy: configuration of the policy.
         """
         elsewhere = min(run_evaluations - self.last_evaluation, policy.return_after + 1) if self.evaluations else 0
         # Facts are not validated, and are copied if only `elsewhere` changed: this takes most of the time of a round.

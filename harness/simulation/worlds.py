@@ -116,12 +116,7 @@ class World:
     draw: DrawProblems
 
     def problems(self, count: int, seed: int) -> list[SimulatedProblem]:
-        """Return the problems of one realisation, without attempts.
-
-        Args:
-            count: number of problems.
-            seed: seed of the realisation.
-        """
+        """Return the problems of one realisation, without attempts."""
         realisation = f"{self.name}/{seed}"
         rng = random.Random(realisation)  # noqa: S311 - a simulation
         drawn = zip(range(count), self.draw(self.fitted, rng))  # noqa: B905 - the worlds draw without end

@@ -74,7 +74,6 @@ def with_tensors(value: Untyped, change: Callable[[torch.Tensor], torch.Tensor])
     """Return a value with each of its tensors replaced.
 
     Args:
-        value: argument or result of an operator.
         change: returns the replacement of a tensor.
     """
     if isinstance(value, torch.Tensor):

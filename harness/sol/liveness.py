@@ -98,7 +98,6 @@ class Liveness:
 
         Args:
             steps: all steps of the run, in order.
-            outputs: views of the returned tensors.
             inputs: view of each input by name.
         """
         for view in outputs:

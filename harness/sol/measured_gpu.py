@@ -79,7 +79,6 @@ def store_rates(rates: GpuRates, directory: Path) -> Path:
     """Store a measurement for all later bounds on this host, and return its file.
 
     Args:
-        rates: the measurement.
         directory: directory of the measurements.
     """
     file = directory / f"{rates.target}.json"
@@ -91,7 +90,6 @@ def stored_rates(target: str, directory: Path) -> GpuRates | None:
     """Return the stored measurement of a target; None if there is none, or it cannot be read.
 
     Args:
-        target: name of the target.
         directory: directory of the measurements.
     """
     if not is_target(target):

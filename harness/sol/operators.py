@@ -83,12 +83,7 @@ def is_product(packet: Untyped) -> bool:
 
 
 def product_operands(name: str, args: Sequence[Untyped]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the two tensors that a product multiplies.
-
-    Args:
-        name: name of the operator.
-        args: its arguments.
-    """
+    """Return the two tensors that a product multiplies."""
     first = 1 if name in _ADDING else 0
     return args[first], args[first + 1]
 
@@ -136,8 +131,6 @@ def elementwise_operations(name: str, operands: Sequence[torch.Tensor], results:
     """Return the floating-point operations of an operator that is not a product; 0 if it only moves or compares.
 
     Args:
-        name: name of the operator.
-        operands: tensors among its arguments.
         results: tensors that it returned.
     """
     floats = [tensor for tensor in operands if tensor.is_floating_point()]

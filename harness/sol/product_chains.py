@@ -42,7 +42,6 @@ class ProductChains:
         """Add a product. If an operand is an earlier product, both get the operations of the cheaper order.
 
         Args:
-            step: step of the product.
             first: first operand, of shape [..., rows, inner].
             second: second operand, of shape [..., inner, columns].
             out: result, of shape [..., rows, columns].

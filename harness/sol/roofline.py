@@ -66,9 +66,6 @@ def bounds(problem: Problem, workload: Workload, hardware: Hardware, *, most_s: 
     """Return the bounds of a workload, by one run of the reference on tensors without values (milliseconds).
 
     Args:
-        problem: the problem.
-        workload: one of its workloads.
-        hardware: rates of the device.
         most_s: limit of the analysis in seconds of processor time; 1 s by default.
 
     Raises:

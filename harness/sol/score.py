@@ -26,8 +26,6 @@ def no_score_reason(latency_us: float, baseline_us: float, sol_us: float) -> str
     """Return the reason for which `score` is None; None if there is a score.
 
     Args:
-        latency_us: latency of the kernel.
-        baseline_us: latency of the baseline.
         sol_us: lower bound.
     """
     if not all(math.isfinite(value) and value > 0 for value in (latency_us, baseline_us, sol_us)):

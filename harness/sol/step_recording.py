@@ -34,11 +34,7 @@ _ALL = MaskShare(1.0)
 
 
 class StepRecording:
-    """The steps of one run, in order.
-
-    Args:
-        values: knowledge about the values of tensors.
-    """
+    """The steps of one run, in order."""
 
     def __init__(self, values: TensorValues) -> None:
         self.steps: list[Step] = []
@@ -79,7 +75,6 @@ class StepRecording:
 
         Args:
             operands: query, key, value, and a mask if there is one.
-            out: the result.
             causal: scores above the diagonal are masked.
         """
         query, key, value = operands[:3]
@@ -110,12 +105,7 @@ class StepRecording:
         return share_of(tensor > HIDDEN_BELOW)
 
     def set_visible_share(self, tensor: torch.Tensor, share: float) -> None:
-        """Set the share of an input's elements that are not hidden from a softmax.
-
-        Args:
-            tensor: the input.
-            share: the share, 0 to 1.
-        """
+        """Set the share of an input's elements that are not hidden from a softmax."""
         self._nonzero[storage_of(tensor)] = share
 
     def _describe(self, step: Step, call: OperatorCall) -> None:
@@ -296,7 +286,6 @@ def _lookup_of(call: OperatorCall, values: TensorValues) -> Lookup:
 
     Args:
         call: the operator; its first tensor is the table.
-        values: knowledge about the values of indices.
     """
     name, args, table, out = call.name, call.args, call.operands[0], call.results[0]
     if "embedding" in name or name == "index_select":

@@ -83,9 +83,6 @@ class StoredDtypes:
         """Derive the dtypes of an operator's results from those of its operands.
 
         Args:
-            name: name of the operator.
-            args: its arguments.
-            operands: tensors among its arguments.
             results: tensors that it returned.
         """
         if not operands:

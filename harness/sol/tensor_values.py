@@ -129,7 +129,6 @@ class TensorValues:
         """Execute an operator and return its result.
 
         Args:
-            func: operator of torch.
             args: its positional arguments.
             kwargs: its keyword arguments.
 

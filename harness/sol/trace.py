@@ -50,7 +50,6 @@ def trace(run: Untyped, inputs: Mapping[str, Untyped], source: TraceInputs, *, e
     """Run `run(*inputs)` and return its trace.
 
     Args:
-        run: the reference.
         inputs: tensors (meta or with values) and Python scalars, in the order of the arguments.
         source: source of the inputs, with knowledge about their values and limits of time and memory.
         everything: execute every operator with values.

@@ -19,13 +19,7 @@ have no values."""
 
 
 class TraceInputs:
-    """The inputs of one workload by name, in declaration order, with knowledge about their values.
-
-    Args:
-        problem: the problem.
-        workload: one of its workloads.
-        limits: limits of time and memory.
-    """
+    """The inputs of one workload by name, in declaration order, with knowledge about their values."""
 
     def __init__(self, problem: Problem, workload: Workload, limits: AnalysisLimits) -> None:
         self.problem = problem
@@ -87,7 +81,6 @@ class TraceInputs:
 
         Args:
             make: entry point of the custom inputs.
-            seed: seed of the random numbers.
             everything: create all tensors with values.
 
         Raises:

@@ -23,7 +23,6 @@ class JudgeProcess:
     """One judge on one device. A judge that ends is not started again.
 
     Args:
-        device: `cpu`, `cuda:0` ...
         cache: the directory of the judge's build artefacts and snapshots.
         sandbox: the sandbox in which the judge runs candidates.
 
@@ -56,7 +55,6 @@ class JudgeProcess:
         """Send a request and wait for its answer; checks are answered in the meantime.
 
         Args:
-            request: the request.
             progress: called with each progress message.
             checked: called with each answer to a check.
 
@@ -123,7 +121,6 @@ def judge_process(device: str, cache: Path, sandbox: SandboxKind) -> closing[Jud
     """Return a judge that runs for the duration of a `with` block.
 
     Args:
-        device: `cpu`, `cuda:0` ...
         cache: the directory of the judge's build artefacts and snapshots.
         sandbox: the sandbox in which the judge runs candidates.
 

@@ -113,19 +113,12 @@ class Workspace:
         """Return the file in which the daemon writes a candidate's entry, as JSON, for its worker.
 
         Args:
-            problem: the problem's key, `suite/name`.
-            target: the target's name.
             tree: git tree id of the candidate's solution directory.
         """
         return self.derived / "outcomes" / problem / f"{target}-{tree}.json"
 
     def worktree(self, worker: str, problem: str) -> Path:
-        """Return the directory of a worker's worktree on a problem.
-
-        Args:
-            worker: the worker's id.
-            problem: the problem's key, `suite/name`.
-        """
+        """Return the directory of a worker's worktree on a problem."""
         return self.root / worktree_path(worker, problem)
 
 

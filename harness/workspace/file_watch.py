@@ -140,7 +140,6 @@ class RefWatch:
     the callback does not report which ref moved.
 
     Args:
-        git_dir: the repository's common directory.
         changed: called without arguments; must not raise.
     """
 

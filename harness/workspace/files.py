@@ -32,7 +32,6 @@ def atomic_write(path: Path, data: bytes | str) -> None:
     Missing directories are created. An existing file keeps its permissions.
 
     Args:
-        path: the file.
         data: the whole content; text is encoded as UTF-8.
 
     Raises:
@@ -83,12 +82,7 @@ def replace_files(directory: Path, files: Mapping[str, bytes]) -> None:
 
 
 def read_record(file: Path, model: type[Model]) -> Model | None:
-    """Return the record in a JSON file; None if the file is missing, unreadable, or a record of another version.
-
-    Args:
-        file: the file.
-        model: the record's model.
-    """
+    """Return the record in a JSON file; None if the file is missing, unreadable, or a record of another version."""
     try:
         return model.model_validate(load_json_file(file))
     except (OSError, FormatError, ValidationError):
@@ -123,7 +117,6 @@ def unwritable(path: Path, error: OSError) -> ConfigurationError:
 
     Args:
         path: the file or directory that could not be written.
-        error: the system's error.
     """
     remedy = "free some space on that disk" if error.errno in _NO_SPACE else "make it writable, then try again"
     return ConfigurationError(f"cannot be written: {error.strerror or error}", where=str(path), remedy=remedy)

@@ -90,7 +90,6 @@ def judge_command(device: str, cache: Path, sandbox: SandboxKind) -> list[str]:
     """Return the command line of the judge of one device.
 
     Args:
-        device: `cpu`, `cuda:0` ...
         cache: the directory of the judge's build artefacts and snapshots.
         sandbox: the sandbox in which the judge runs candidates.
     """
@@ -100,12 +99,7 @@ def judge_command(device: str, cache: Path, sandbox: SandboxKind) -> list[str]:
 
 
 def judge_log_file(workspace: Workspace, device: str) -> Path:
-    """Return the file with the stderr of the judge of one device.
-
-    Args:
-        workspace: the workspace of the daemon.
-        device: `cpu`, `cuda:0` ...
-    """
+    """Return the file with the stderr of the judge of one device."""
     return workspace.logs / f"judge-{device.replace(':', '-')}.log"
 
 
@@ -119,7 +113,6 @@ class JudgeClient:
     """The judge of one device. All methods are for one thread; `post` is called from other threads.
 
     Args:
-        device: `cpu`, `cuda:0` ...
         command: the judge's command line on this host.
         log_file: the file that receives its stderr.
         post: receives the notices; the caller passes each to `handle` in its own thread.
@@ -198,7 +191,6 @@ class JudgeClient:
         """Send a request to an idle judge.
 
         Args:
-            request: the request.
             within_s: time limit in seconds; the default is `deadline_s(request)`.
 
         Raises:

@@ -74,7 +74,6 @@ class LocalJudge:
 
     Args:
         device: the device that its notices name.
-        command: its command line.
         number: the number that its notices carry.
         log_file: the file that receives its stderr.
         post: receives the notices, in a thread of this object.
@@ -136,13 +135,7 @@ class LocalJudge:
 
 
 def read_notice(device: str, number: int, line: bytes | str) -> JudgeNotice:
-    """Return the message of a judge's line, or the judge's end if the line does not follow the protocol.
-
-    Args:
-        device: the judge's device.
-        number: number of the judge's process.
-        line: the line.
-    """
+    """Return the message of a judge's line, or the judge's end if the line does not follow the protocol."""
     mismatch = protocol_mismatch(line, "ready", "answer")
     if mismatch is not None:
         return JudgeEnded(device, number, mismatch, wrong_protocol=True)

@@ -26,10 +26,6 @@ def limit_size(file: Path, max_bytes: int = LOG_BYTES) -> bool:
     The content is copied and the file truncated, because its writers keep the file open. Text written between the two
     steps is lost.
 
-    Args:
-        file: the log file.
-        max_bytes: the size limit.
-
     Returns:
         True if the file was truncated.
     """
@@ -56,7 +52,6 @@ def tail(file: Path, start: int, max_bytes: int) -> str:
     """Return the end of the text at or after byte `start`; "" if the file cannot be read.
 
     Args:
-        file: the log file.
         start: offset of the first byte that is returned.
         max_bytes: the largest size that is returned.
     """

@@ -35,7 +35,6 @@ def leave_note(workspace: Workspace, note: Note) -> None:
     """Write a note for the planner.
 
     Args:
-        workspace: the workspace of the planner.
         note: the note; line breaks in its text become spaces.
     """
     note = note.model_copy(update={"text": " ".join(note.text.split())})
@@ -49,12 +48,7 @@ def waiting_notes(workspace: Workspace) -> list[Note]:
 
 
 def drop_note(workspace: Workspace, note: Note) -> None:
-    """Remove a note that the ledger holds.
-
-    Args:
-        workspace: the workspace of the planner.
-        note: the note.
-    """
+    """Remove a note that the ledger holds."""
     (_directory(workspace) / f"{note.id}.json").unlink(missing_ok=True)
 
 

@@ -58,10 +58,7 @@ def order_check(
     """Order a check of a solution, or a measurement of a problem's baselines, and wait until it is complete.
 
     Args:
-        workspace: the workspace of the daemon.
-        order: the order.
         solution: the solution directory, which is copied; None for an order of kind `baseline`.
-        stop: ends the wait.
         within_s: deadline from the call, in seconds.
 
     Returns:
@@ -83,9 +80,6 @@ def order_profile(
     """Place an order of a profile and wait for its answer.
 
     Args:
-        workspace: the workspace of the daemon.
-        order: the order.
-        stop: ends the wait.
         deadline_s: time limit in seconds.
 
     Returns:
@@ -157,12 +151,7 @@ def _directory(workspace: Workspace, model: type[Order], order_id: str = "") -> 
 
 
 def ordered_solution(workspace: Workspace, order: CheckOrder) -> Path:
-    """Return the directory of the solution that an order refers to.
-
-    Args:
-        workspace: the workspace of the daemon.
-        order: the order.
-    """
+    """Return the directory of the solution that an order refers to."""
     return _directory(workspace, CheckOrder, order.id) / _SOLUTION
 
 

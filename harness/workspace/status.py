@@ -27,10 +27,6 @@ _WORKER = "worker-"
 def write_status(workspace: Workspace, status: ProcessStatus) -> None:
     """Replace the record of this process; its pid and start time are added.
 
-    Args:
-        workspace: the workspace of the process.
-        status: the record.
-
     Raises:
         ConfigurationError: the file cannot be written.
     """
@@ -45,7 +41,6 @@ def read_status(workspace: Workspace, model: type[Status], worker: str = "") -> 
     The process that wrote a record may have ended: see `is_alive`.
 
     Args:
-        workspace: the workspace of the process.
         model: the kind of the record, which names the process.
         worker: the worker's id, for the record of a worker.
     """
@@ -72,12 +67,7 @@ def is_alive(status: ProcessStatus) -> bool:
 
 
 def is_worker_status(workspace: Workspace, file: Path) -> bool:
-    """Return whether a path is the status file of a worker.
-
-    Args:
-        workspace: the workspace of the workers.
-        file: the path.
-    """
+    """Return whether a path is the status file of a worker."""
     return file.parent == workspace.status and file.name.startswith(_WORKER) and file.suffix == ".json"
 
 
@@ -96,7 +86,6 @@ def no_run(workspace: Workspace, owner: str) -> Iterator[None]:
     """Hold the lock of `harness start`, so that no run starts during the block.
 
     Args:
-        workspace: the workspace of the run.
         owner: the command that holds the lock, for the error message in other processes.
 
     Raises:
@@ -157,12 +146,7 @@ def read_run_result(workspace: Workspace) -> RunResult | None:
 
 
 def result_of(workspace: Workspace, start: StartStatus) -> RunResult | None:
-    """Return the result of one invocation of `harness start` that has ended; None if it was killed.
-
-    Args:
-        workspace: the workspace of the run.
-        start: the record of the invocation.
-    """
+    """Return the result of one invocation of `harness start` that has ended; None if it was killed."""
     result = read_run_result(workspace)
     identity = start.pid, start.process_start_ticks
     return result if result is not None and (result.pid, result.process_start_ticks) == identity else None

@@ -65,7 +65,6 @@ def stop_requests(workspace: Workspace, reason: str) -> None:
 
     Args:
         workspace: the workspace whose workers stop.
-        reason: the refusal, as shown to people.
     """
     _change(workspace, lambda _: {"stopped": reason})
 
@@ -74,7 +73,6 @@ def reset_failures(workspace: Workspace, state: ApiBackoff) -> None:
     """Restart the exponential backoff from its first wait, after a request that was answered.
 
     Args:
-        workspace: the workspace of the state.
         state: as read before the request. Without failures in it, the file is not written.
     """
     if state.failures:

@@ -62,7 +62,6 @@ def ask_endpoint(upstream: Upstream, *, within_s: float) -> Literal["accepted", 
     """Ask the endpoint once, on the path that the gateway uses.
 
     Args:
-        upstream: its address and the credential.
         within_s: timeout in seconds, name resolution included.
 
     Returns:

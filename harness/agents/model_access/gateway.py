@@ -62,7 +62,6 @@ class Gateway:
     Args:
         workspace: its workers share the backoff state and the reservations.
         upstream: address and credential of the model API.
-        config: timeouts and waits.
     """
 
     def __init__(self, workspace: Workspace, upstream: Upstream, config: GatewayConfig) -> None:

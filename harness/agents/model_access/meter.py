@@ -17,10 +17,7 @@ class Meter:
     """Opens the account of one session, and adds usage to it. Thread-safe.
 
     Args:
-        workspace: stores the account.
         config: names the run and sets the prices.
-        worker: name of the worker.
-        agent: kind of its agent.
         problem: key of the session's problem; empty for the planner.
         session: id of a session that is resumed; empty for another one.
     """
@@ -55,7 +52,6 @@ class Meter:
         """Add usage and write the account to disk.
 
         Args:
-            usage: amounts to add.
             changes: field of the account -> its new value.
         """
         with self._lock:

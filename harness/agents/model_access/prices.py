@@ -53,7 +53,6 @@ def usd(spent: Spent, price: Price) -> float:
     A cache write costs 1.25 times the input price and a cache read a tenth of it, unless the price states them.
 
     Args:
-        spent: the numbers of tokens.
         price: USD per million tokens of each kind.
     """
     cache_read = price.input * 0.1 if price.cache_read is None else price.cache_read
@@ -110,7 +109,6 @@ class RequestBounds:
         """Store the input tokens of an answered request, which refine later bounds.
 
         Args:
-            request_bytes: length of the request.
             spent: the tokens that its answer reports.
         """
         tokens = spent.input_tokens + spent.cache_write_tokens + spent.cache_read_tokens

@@ -42,7 +42,6 @@ class RequestBudget:
     """Reserves the cost of one session's requests. Thread-safe.
 
     Args:
-        meter: the session's account.
         spend_tracker: reads the usage of all workers.
         limits: the limits that apply to the session.
     """

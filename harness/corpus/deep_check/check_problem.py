@@ -44,7 +44,6 @@ def check_all(problems: Sequence[Problem], jobs: int, *, modules: bool = True) -
     """Yield the findings of each problem; with several processes in the order of completion.
 
     Args:
-        problems: the problems.
         jobs: number of processes. Each computes in one thread and may need 8 GB for a problem with large weights.
         modules: compare extracted problems with their original modules.
     """
@@ -75,7 +74,6 @@ def deep_check(problem: Problem, *, modules: bool) -> DeepFindings:
     """Check a problem at small sizes on the CPU, in one thread.
 
     Args:
-        problem: the problem.
         modules: compare an extracted problem with its original module.
     """
     started_at = time.monotonic()

@@ -33,21 +33,11 @@ class ExceptionFile(StrictModel):
     exceptions: tuple[DeepException, ...] = ()
 
     def reason(self, key: str, title: str) -> str | None:
-        """Return the reason of the exception that covers a result; None without such an exception.
-
-        Args:
-            key: the problem's key.
-            title: title of the result.
-        """
+        """Return the reason of the exception that covers a result; None without such an exception."""
         return next((item.reason for item in self.exceptions if key in item.problems and _covers(item, title)), None)
 
     def stale(self, key: str, titles: Sequence[str]) -> list[str]:
-        """Return the patterns of a problem's exceptions that cover none of its results.
-
-        Args:
-            key: the problem's key.
-            titles: titles of the problem's results.
-        """
+        """Return the patterns of a problem's exceptions that cover none of its results."""
         return [
             item.result
             for item in self.exceptions

@@ -33,7 +33,6 @@ def honest_implementations(problem: Problem, reference: Reference) -> dict[str, 
 
     Args:
         problem: the problem, with the library baselines that run on a CPU.
-        reference: its reference.
     """
     libraries, _ = library_baselines(problem.directory, problem.definition)
     return {

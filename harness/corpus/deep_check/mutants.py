@@ -52,9 +52,7 @@ def mutants(
     """Return all mutants of a problem.
 
     Args:
-        problem: the problem.
         workload: a workload with small sizes.
-        reference: the problem's reference.
         draw: ordinary inputs, with which the reference runs to list its calls.
         other_outputs: outputs of the reference for other inputs: the stale content of a buffer.
 

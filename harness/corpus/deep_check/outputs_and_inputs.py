@@ -19,10 +19,6 @@ from harness.model.problem import Problem
 def output_failures(problem: Problem, reference: Reference) -> list[str]:
     """Return a failure for each shape with an output that is not finite, and for a constant output at the last shape.
 
-    Args:
-        problem: the problem.
-        reference: the problem's reference.
-
     Raises:
         FormatError: the reference fails, or no small sizes meet the problem's constraints.
     """
@@ -63,8 +59,6 @@ def input_failures(
     """Return a failure for each input that can change without a change of any output.
 
     Args:
-        problem: the problem.
-        reference: the problem's reference.
         inputs: the inputs in declaration order.
         expected: the reference's outputs for the inputs.
         effective_inputs: names of inputs that affect an output; they are not checked.

@@ -54,7 +54,6 @@ def report_on(findings: DeepFindings, exceptions: ExceptionFile, keys_of_graph: 
     """Return a problem's report: its findings after the exceptions.
 
     Args:
-        findings: results of the deep check.
         exceptions: the exceptions of the directory of problems.
         keys_of_graph: keys of other problems with the same graph.
     """

@@ -263,7 +263,6 @@ def small_workload(problem: Problem, axes: Mapping[str, int]) -> Workload:
     """Return a workload with other sizes, and the tolerance, scalars and kinds of inputs of the first workload.
 
     Args:
-        problem: the problem.
         axes: size of each variable axis.
     """
     first = problem.workloads[0]

@@ -27,7 +27,6 @@ def epsilons(source: str, *, without: str | None = None) -> list[Epsilon]:
     """Return the epsilons of a source, in the order of the source.
 
     Args:
-        source: source of a reference.
         without: name of the function that makes the inputs, whose constants are omitted.
     """
     nodes = _constants(ast.parse(source), without)
@@ -38,9 +37,7 @@ def with_epsilon(source: str, epsilon: Epsilon, value: float, *, without: str | 
     """Return the source with another value of one epsilon.
 
     Args:
-        source: source of a reference.
         epsilon: one of the source's `epsilons`.
-        value: the new value.
         without: as of `epsilons`.
     """
     tree = ast.parse(source)

@@ -77,7 +77,6 @@ def with_transposed(operand: SquareOperand, run: Callable[[], Any]) -> Any:  # n
     """Return the result of a run with one operand transposed in its last two dimensions.
 
     Args:
-        operand: the operand.
         run: calls the reference.
     """
 
@@ -138,7 +137,6 @@ def rounded(value: torch.Tensor, bits: int) -> torch.Tensor:
     Infinities, NaN and integers do not change.
 
     Args:
-        value: any tensor.
         bits: explicit mantissa bits of the result.
     """
     own_bits = _MANTISSA.get(value.dtype)

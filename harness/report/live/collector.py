@@ -49,9 +49,6 @@ class Collector:
     """Collects the parts of the page. Not thread-safe.
 
     Args:
-        workspace: the workspace.
-        repo: its repository.
-        index: index of its ledger.
         run: the run to show; None for the run of the last `harness start`, else harness.yaml's.
         target: None for the target of the last `harness start`, else harness.yaml's, else that of the run's last entry.
     """
@@ -125,7 +122,6 @@ class _RunView:
         """Return name -> JSON text of all parts.
 
         Args:
-            config: the present configuration.
             start: the record of the last `harness start`; None if its run was another one.
         """
         processes = self._with_last_workers(_read_processes(self._workspace))
@@ -212,11 +208,8 @@ class _WaitingSubmissions:
     """Finds the submissions without an evaluation; a branch is read again only if its tip has changed.
 
     Args:
-        repo: the workspace's repository.
         index: index of the ledger, refreshed by the caller.
         branch: the coordination branch.
-        run: name of the run.
-        target: such as `cpu` or `h200`.
     """
 
     def __init__(self, repo: Repo, index: Index, *, branch: str, run: str, target: str) -> None:

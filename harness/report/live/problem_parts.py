@@ -24,7 +24,6 @@ class ProblemParts:
     """Summaries of the problems of one run and target.
 
     Args:
-        repo: the workspace's repository.
         index: refreshed by the caller.
         span: run and target; its begin is set once there is an entry.
     """

@@ -115,11 +115,7 @@ class PageState:
 
 
 class Viewers:
-    """The open streams, and the event that wakes them.
-
-    Args:
-        loop: the event loop of the streams.
-    """
+    """The open streams, and the event that wakes them."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -223,7 +219,6 @@ def application(access: Access, state: PageState, viewers: Viewers) -> web.Appli
     Args:
         access: checks each request.
         state: content of the page.
-        viewers: its streams.
     """
     page = _Page(access, state, viewers)
 
@@ -266,7 +261,6 @@ def listen(address: str, port: int) -> socket.socket:
     """Return a listening socket.
 
     Args:
-        address: an IP address.
         port: 0 for a free port.
 
     Raises:
