@@ -25,7 +25,6 @@ def parse_quickly(raw: bytes, where: str) -> dict[str, Any]:
 
     Args:
         raw: bytes of the document, which may lack some top-level keys.
-        where: file and line of the document, for messages.
 
     Raises:
         LedgerError: as for `parse`.

@@ -44,7 +44,6 @@ def back_off(workspace: Workspace, config: GatewayConfig, *, after_s: float | No
 
     Args:
         workspace: the workspace whose workers wait.
-        config: sets the first wait without `after_s`, which is doubled after each consecutive failure, and the longest.
         after_s: seconds that the API asked for; None if it gave none. A value below the first wait (some APIs send 0)
             is ignored: immediate retries fail again.
         reason: shown to people and to agents.
