@@ -12,8 +12,7 @@ from functools import cached_property, lru_cache, partial
 from typing import NamedTuple, get_type_hints
 
 from harness.errors import LedgerError
-from harness.formats.ledger_documents import Document, document_hash, split
-from harness.formats.ledger_quick_parse import parse_quickly
+from harness.formats.ledger_documents import Document, document_hash, parse, split
 from harness.git.repo import Repo
 from harness.ledger.entry_rows import ROW_FIELDS, Row, row_of
 from harness.ledger.spool import Record, signature
@@ -305,7 +304,7 @@ class _Filling:
 def _facts(raw: bytes, where: str) -> MeasurementFacts | None:
     """Return the facts of a baseline document; None for another kind, or for an unreadable document."""
     try:
-        document = parse_quickly(raw, where)
+        document = parse(raw, where)
     except LedgerError:
         return None
     return facts_of_document(document) if document.get("kind") == EntryKind.BASELINE else None
