@@ -42,8 +42,6 @@ class PlanningModel:
 
     Args:
         workspace: stores the accounts and the backoff state of the model API.
-        config: sets model, deadline and budget.
-        stop: ends a session in progress when set.
     """
 
     def __init__(

@@ -110,7 +110,6 @@ def make_baseline(
 
     Args:
         workspace: stores the session's files and the submissions.
-        config: sets agent, model and budget; its languages are replaced with pytorch.
         judge: evaluates a solution directory.
 
     Raises:

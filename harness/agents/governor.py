@@ -32,7 +32,6 @@ class SpendTracker:
 
     Args:
         repo: its repository, used only by the constructor and `reread`.
-        config: names the run and the coordination branch.
     """
 
     def __init__(self, workspace: Workspace, repo: Repo, config: Config) -> None:
@@ -121,7 +120,6 @@ def session_limits(config: Config, meter: Meter, spend_tracker: SpendTracker, be
     """Return the limits of a worker's session.
 
     Args:
-        config: sets the limits.
         before: usage of earlier openings of the same session.
     """
     account = meter.account
@@ -139,7 +137,6 @@ def run_limits(config: Config, budget: Budget, worker: str, spend_tracker: Spend
     """Return the limits of a worker and of the run, for all of the worker's sessions.
 
     Args:
-        config: names the run and sets its limit.
         worker: name of the worker, or of the planner.
     """
     run = config.run

@@ -33,7 +33,6 @@ def kind_of(config: Config, devices: Sequence[str] = (), *, root: Path | None = 
     """Return the configured kind of agent; the default kind if none is configured.
 
     Args:
-        config: names the kind.
         devices: the judges' devices, such as `cpu` or `cuda:0`.
         root: the workspace, which the sandbox must not show.
 
@@ -52,7 +51,6 @@ def default_kind(config: Config, devices: Sequence[str]) -> AgentKind:
     """Return `claude` if there is a GPU and its requirements are met, else `tuner`.
 
     Args:
-        config: sets the network of agents.
         devices: the judges' devices, such as `cpu` or `cuda:0`.
     """
     if any(device.startswith("cuda") for device in devices):

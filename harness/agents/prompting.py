@@ -41,11 +41,7 @@ def prompt_file(name: str) -> str:
 
 
 def guides(config: Config, target: str) -> tuple[str, ...]:
-    """Return the languages that a worker's prompt describes: those of its target that the run allows.
-
-    Args:
-        config: lists the allowed languages; an empty list allows all.
-    """
+    """Return the languages that a worker's prompt describes: those of its target that the run allows."""
     of_target = prompted_languages("cpu" if target == "cpu" else "cuda")
     return tuple(name for name in of_target if not config.languages or name in config.languages) or of_target
 
@@ -54,7 +50,6 @@ def system(config: Config, *, worker: str, target: str, programs: Sequence[str] 
     """Return the system prompt of a worker.
 
     Args:
-        config: names the run and its languages.
         worker: its name.
         programs: programs of this host that the sandbox shows.
     """

@@ -34,7 +34,6 @@ def check_program(config: Config, kind: AgentKind, root: Path | None) -> str | N
     """Check that a session's program is visible inside the agents' sandbox.
 
     Args:
-        config: sets the command of kind `command` and its additional mounts.
         root: the workspace; None outside of one.
 
     Returns:

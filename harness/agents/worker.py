@@ -67,9 +67,6 @@ logger = logging.getLogger(__name__)
 def run_worker(workspace: Workspace, config: Config, name: str, stop: threading.Event, *, target: str) -> None:
     """Run the worker's loop until `stop` is set.
 
-    Args:
-        config: names the run; sets agent, model and limits.
-
     Raises:
         ConfigurationError: another process runs this worker, or the agent's kind is not available.
     """

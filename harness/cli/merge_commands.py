@@ -170,9 +170,6 @@ def opened(*, patience_s: float | None = None) -> Iterator[tuple[Workspace, Conf
 def single_target(config: Config, index: Index, run: str) -> str:
     """Return the configured target, else the only target with entries of the run, else `cpu`.
 
-    Args:
-        config: may set the target.
-
     Raises:
         ConfigurationError: the run has entries for several targets.
     """

@@ -195,10 +195,6 @@ def model_adviser(workspace: Workspace, config: Config, stop: threading.Event) -
 
     It is defined here because the packages planner and agents do not import each other.
 
-    Args:
-        config: sets model, deadline and budget.
-        stop: ends a session in progress when set.
-
     Raises:
         ConfigurationError: a requirement of kind `claude` is missing.
     """

@@ -133,9 +133,6 @@ def start(
 def ask_for_a_limit(config: Config, limits: Limits) -> None:
     """Ask for confirmation, or warn, if paid agents have no limit of the run or its workers.
 
-    Args:
-        config: sets the kinds of agents and their budgets.
-
     Raises:
         ConfigurationError: the user declined to start without a limit.
     """

@@ -50,7 +50,6 @@ class RemoteJudge:
 
     Args:
         device: the device's name in the cluster.
-        number: the client's number of the process.
         send_order: passes an order to the bridge.
         log_file: file on this host that receives the last lines that the process writes to stderr.
     """
@@ -114,7 +113,6 @@ class ClusterJudges(JudgeSource):
     """Clients by device, and the bridge. Methods are for one thread.
 
     Args:
-        config: has the judge's sandbox and the run's target.
         address: address of the Ray cluster: `auto` or `HOST:PORT`.
         post: receives the notices of all judges, from other threads.
     """

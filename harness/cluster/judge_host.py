@@ -99,11 +99,7 @@ class JudgeHost:
         return ""
 
     def start(self, number: int, sandbox: SandboxKind) -> None:
-        """End the present process, if any, and start another.
-
-        Args:
-            number: the client's number of the new process.
-        """
+        """End the present process, if any, and start another."""
         self.close()
         process = _JudgeRun(number, self._log.stat().st_size if self._log.exists() else 0)
         with self._changed:
@@ -134,12 +130,7 @@ class JudgeHost:
         process.judge.send(line)
 
     def end(self, number: int, kill: bool) -> None:
-        """End the process of this number.
-
-        Args:
-            number: the client's number of the process.
-            kill: end it immediately.
-        """
+        """End the process of this number."""
         process = self._process
         if process is not None and process.number == number and process.judge is not None:
             (process.judge.kill if kill else process.judge.hang_up)()
@@ -148,7 +139,6 @@ class JudgeHost:
         """Return the events of a process from an index on; wait up to `FETCH_S` for one.
 
         Args:
-            number: the client's number of the process.
             after: index of the first event to return.
         """
         until = time.monotonic() + FETCH_S

@@ -75,7 +75,6 @@ class RemoteJudgeEnded(_OfProcess):
 
         Args:
             device: the device's name in the cluster.
-            number: the client's number of the process.
             reason: continues a sentence about the judge.
         """
         return cls(device=device, number=number, reason=reason, exit_code=EXIT_HOST_FAULT)

@@ -115,11 +115,7 @@ class RunnableProblem:
             raise SkippedError(f"the reference does not load: {error.message}") from error
 
     def draw(self, axes: Mapping[str, int], names: Iterable[str]) -> Tensors:
-        """Return inputs as the judge draws them.
-
-        Args:
-            axes: size of each variable axis.
-        """
+        """Return inputs as the judge draws them."""
         definition = self.reference.definition
         restricted = definition.model_copy(update={"inputs": {name: definition.inputs[name] for name in names}})
         inputs = {name: RandomInput(type="random") for name in restricted.inputs}
@@ -179,7 +175,6 @@ def call_module(draft: ProblemDraft, inputs: Tensors, dtype: torch.dtype | None)
     """Return the outputs of the original module, called with the problem's inputs as its weights and arguments.
 
     Args:
-        inputs: value of each of the problem's inputs.
         dtype: dtype of low-precision arguments that the problem does not have; None to keep their own.
     """
     candidate = draft.exported.candidate

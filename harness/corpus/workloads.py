@@ -159,11 +159,7 @@ def workload_lines(
 
 
 def largest_tensor(draft: ProblemDraft, sizes: Mapping[str, int]) -> int:
-    """Return the number of elements of the largest result in a reference.
-
-    Args:
-        sizes: size of each variable axis.
-    """
+    """Return the number of elements of the largest result in a reference."""
     values = {symbol: sizes[name] for symbol, name in draft.exported.axes.items() if name in sizes}
     return max(_extent(node, values)[0] for node in live_operations(draft.exported))
 

@@ -12,8 +12,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
-
 from harness.failpoints import failpoint
 from harness.model.base_models import StrictModel
 from harness.workspace.files import atomic_write, read_record
@@ -25,7 +23,7 @@ MAX_LOSSES = 2
 class Loss(StrictModel):
     """The loss of a judge during a measurement."""
 
-    cause: Literal["ended", "deadline"] = Field(alias="how")
+    cause: Literal["ended", "deadline"]
     reason: str
 
 
@@ -65,7 +63,7 @@ class Attempts:
         losses = self._losses[self._file(identity)] = (*self.losses(identity), loss)
         record = _LossRecord(key=tuple(identity), losses=losses)
         failpoint("daemon.before_attempt_recorded")
-        atomic_write(self._file(identity), record.model_dump_json(by_alias=True))
+        atomic_write(self._file(identity), record.model_dump_json())
         failpoint("daemon.after_attempt_recorded")
         return losses
 

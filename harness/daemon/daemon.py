@@ -329,14 +329,16 @@ class Daemon:
         self._last_answer_at = time.monotonic()
         if answer.environment.judge != job.key.judge:
             self._lost_work.put_back(
-                work, Loss(how="ended", reason="the judge's answer has another version than its start")
+                work, Loss(cause="ended", reason="the judge's answer has another version than its start")
             )
         elif work.is_baseline:
             if answer.verdict is not Verdict.PASSED and self._lost_work.baseline_failed(work, answer):
                 return
             self._recorder.enter(baseline_draft(run, job.key, answer), self._after_entry.baseline_entered)
         elif (judged := self._planner.draft(work, answer)) is None:
-            self._lost_work.put_back(work, Loss(how="ended", reason="the judge repeated a measurement that is missing"))
+            self._lost_work.put_back(
+                work, Loss(cause="ended", reason="the judge repeated a measurement that is missing")
+            )
         else:
             self._recorder.enter(judged, lambda entry: self._after_entry.judged(job, entry))
 

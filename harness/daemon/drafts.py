@@ -90,7 +90,6 @@ def repeated_draft(job: Job, language: str, answer: JudgeAnswer, measured: Entry
     Device and environment are those of the measurement, and the cost is that of the build.
 
     Args:
-        answer: the judge's answer, without a measurement.
         measured: the evaluation of the same compiled code.
     """
     fields = {name: getattr(measured, name) for name in EntryDraft.model_fields}

@@ -91,7 +91,7 @@ class LostWork:
             if not work.is_baseline:
                 self._queue.put_back(work.job, last=True)
             return
-        self.put_back(work, Loss(how="deadline" if lost.cause == "deadline" else "ended", reason=lost.reason))
+        self.put_back(work, Loss(cause="deadline" if lost.cause == "deadline" else "ended", reason=lost.reason))
 
     def put_back(self, work: Work, loss: Loss) -> None:
         """Count a loss, and put the job back into the queue."""
@@ -105,7 +105,7 @@ class LostWork:
         Returns:
             True if the baseline is measured once more.
         """
-        self._count(work, Loss(how="ended", reason=answer.reason or answer.verdict))
+        self._count(work, Loss(cause="ended", reason=answer.reason or answer.verdict))
         return len(self._attempts.losses(work.identity)) < MAX_LOSSES
 
     def _count(self, work: Work, loss: Loss) -> None:

@@ -71,7 +71,6 @@ class Recorder:
         """Append a draft and call `then` with its entry: now, or as soon as the ledger can be written.
 
         Args:
-            draft: the entry's content.
             then: called with the entry after it is on disk.
         """
         self._unwritten.append((draft, then))

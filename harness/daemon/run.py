@@ -45,7 +45,6 @@ def run_daemon(
 
     Args:
         workspace: the workspace; one daemon serves it at a time.
-        config: has the run's name and the coordination branch.
         devices: one judge each; the default is the configuration's list.
         max_evaluations: entries of kind evaluation that this invocation may write; due confirmations are extra.
         metrics_port: the port of metrics for Prometheus, on the loopback; None serves none.

@@ -49,7 +49,6 @@ class StatusWriter:
 
         Args:
             operation: the beginning and the subject of the message.
-            error: the reason.
         """
         is_known = any(message.subject == operation for message in self._messages)
         logger.log(logging.INFO if is_known else logging.WARNING, "%s: %s", operation, error)

@@ -49,7 +49,6 @@ def read_bytes(path: Path, *, max_bytes: int, where: str | None = None) -> bytes
     """Return a file's content.
 
     Args:
-        max_bytes: the largest size that is read.
         where: the file's name in errors; None for its path.
 
     Raises:
@@ -65,9 +64,6 @@ def read_bytes(path: Path, *, max_bytes: int, where: str | None = None) -> bytes
 
 def load_json_file(path: Path, *, max_bytes: int = RECORD_BYTES) -> Any:  # noqa: ANN401 - whatever the file holds
     """Return the value of a JSON file.
-
-    Args:
-        max_bytes: the largest size that is parsed.
 
     Raises:
         FormatError: the content is too large, nested too deeply, or not JSON.
@@ -91,8 +87,6 @@ def load_json(
     Args:
         text: the text, or its UTF-8 bytes.
         where: the file or message, for errors.
-        max_bytes: the largest size that is parsed.
-        first_line: the number of the text's first line.
         object_pairs_hook: as for `json.loads`. This and the next two hooks may raise a subclass of ValueError, which
             is not converted.
         parse_constant: called for NaN and infinities.
@@ -129,7 +123,6 @@ def load_yaml(text: str | bytes, *, where: str, max_bytes: int) -> Any:  # noqa:
 
     Args:
         text: the text, or its bytes.
-        max_bytes: the largest size that is parsed.
 
     Raises:
         FormatError: the text is too large, nested too deeply, not YAML, or contains an anchor or alias; the error
@@ -146,7 +139,6 @@ def compose_yaml(
 
     Args:
         text: the text, or its bytes.
-        max_bytes: the largest size that is parsed.
         marks_count_characters: use the pure-Python loader, whose marks index characters of the text. It is twenty
             times slower.
 

@@ -120,7 +120,6 @@ def split(content: bytes, where: str, *, start: int = 0) -> list[Document]:
 
     Args:
         content: the whole file; empty for a file without documents.
-        where: the file, for messages.
         start: offset in bytes of the first document to return.
 
     Raises:
@@ -150,7 +149,6 @@ def check_header(content: bytes, where: str) -> None:
 
     Args:
         content: the file, or its beginning.
-        where: the file, for messages.
 
     Raises:
         LedgerError: the file is not a ledger file, or has another format.
@@ -168,9 +166,6 @@ def check_header(content: bytes, where: str) -> None:
 def parse(raw: bytes, where: str) -> dict[str, Any]:
     """Return a document as a mapping.
 
-    Args:
-        where: file and line of the document, for messages.
-
     Raises:
         LedgerError: the bytes are not YAML, not a mapping with an integer `seq`, or have another format.
     """
@@ -186,9 +181,6 @@ def parse(raw: bytes, where: str) -> dict[str, Any]:
 
 def parse_entry(raw: bytes, where: str) -> Entry:
     """Return a document as an entry.
-
-    Args:
-        where: file and line of the document, for messages.
 
     Raises:
         LedgerError: the document is not an entry; the message names each invalid field.

@@ -66,9 +66,6 @@ def render_heads(heads: Mapping[str, Head]) -> bytes:
 def head_of(raw: bytes, where: str) -> Head:
     """Return the head of a file whose last document is this one.
 
-    Args:
-        where: the file, for messages.
-
     Raises:
         LedgerError: the document has no `seq` or no `at`.
     """
@@ -83,7 +80,6 @@ def end_of(content: bytes | None, where: str) -> Head | None:
 
     Args:
         content: bytes of the file; None if it does not exist.
-        where: the file, for messages.
 
     Raises:
         LedgerError: the file is not a ledger file, or has another format.

@@ -54,7 +54,6 @@ def normalised(name: str, content: bytes) -> bytes:
 
     Args:
         name: the file's name, whose suffix is that of its language.
-        content: the file's bytes.
     """
     suffix = PurePath(name).suffix
     if len(content) > _LARGEST or (suffix != ".py" and suffix not in _CPP_SUFFIXES):

@@ -67,7 +67,6 @@ def located(message: str, path: FieldPath, *, where: str, lines: Mapping[FieldPa
 
     Args:
         path: keys and indices from the top of the document to the field.
-        lines: line of each field.
     """
     line = line_of(lines, path)
     return FormatError(message, where=f"{where}:{line}" if line else where)
@@ -76,12 +75,7 @@ def located(message: str, path: FieldPath, *, where: str, lines: Mapping[FieldPa
 def validated(
     model: type[Model], value: object, *, where: str, lines: Mapping[FieldPath, int]
 ) -> tuple[Model | None, list[FormatError]]:
-    """Return the model of a parsed document, or None and all errors in the order of their lines.
-
-    Args:
-        where: the file, for messages.
-        lines: line of each field.
-    """
+    """Return the model of a parsed document, or None and all errors in the order of their lines."""
     if not isinstance(value, dict):
         return None, [located(f"{quoted(value)} at the top; expected an object", (), where=where, lines=lines)]
     try:

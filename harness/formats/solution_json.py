@@ -200,7 +200,6 @@ def solution_document(
 
     Args:
         name: the solution's name in the document.
-        definition: name of the problem's definition.
         target: device class, such as `h200`; written in upper case, except `cpu`.
 
     Raises:

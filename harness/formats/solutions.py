@@ -123,7 +123,6 @@ def read_spec(text: str, *, where: str) -> tuple[SolutionSpec | None, Mapping[Fi
 
     Args:
         text: content of solution.yaml.
-        where: the file, for messages.
     """
     try:
         value, lines = parse_yaml(text, where=where)

@@ -41,10 +41,6 @@ def field_name(path: FieldPath) -> str:
 def parse_json(text: str, *, where: str, first_line: int = 1) -> Any:  # noqa: ANN401 - whatever the text holds
     """Return the value of a JSON text; duplicate keys, NaN and infinities are errors.
 
-    Args:
-        where: the file, for messages.
-        first_line: number of the text's first line.
-
     Raises:
         FormatError: the text is invalid; the error names the line.
     """
@@ -186,9 +182,6 @@ def parse_yaml(text: str, *, where: str) -> tuple[Any, dict[FieldPath, int]]:
 
     In addition to the checks of `harness.formats.bounded`, this refuses keys that are not strings or are duplicates,
     numbers that are not finite, and more than one document.
-
-    Args:
-        where: the file, for messages.
 
     Raises:
         FormatError: the text is invalid; the error names the line.

@@ -52,7 +52,6 @@ def check_tensor(file: Path, key: str, dtype: str, shape: tuple[int, ...] | None
     """Check by its header that a safetensors file contains a tensor.
 
     Args:
-        key: name of the tensor.
         dtype: required dtype, as in definition.json.
         shape: required shape; None for any.
 
@@ -73,9 +72,6 @@ def check_tensor(file: Path, key: str, dtype: str, shape: tuple[int, ...] | None
 
 def read_tensor(file: Path, key: str) -> tuple[bytes, str, tuple[int, ...]]:
     """Return the bytes, the dtype and the shape of one tensor of a safetensors file without reading other tensors.
-
-    Args:
-        key: name of the tensor.
 
     Raises:
         FormatError: the file has no such tensor, has another number of bytes for it than its shape, or ends before the

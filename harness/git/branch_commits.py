@@ -88,7 +88,6 @@ def commit(
         writer: the repository, the checkout and the scratch directory.
         branch: the branch's short name; it must exist.
         change: the change, or a function that returns it from the branch's content.
-        message: the whole commit message.
         before_move: called with the files that the commit appends to, before the branch moves.
 
     Returns:

@@ -256,7 +256,6 @@ def is_edited(checkout: Checkout, branch: str, path: str, blob: Blob) -> bool:
 
     Args:
         checkout: the checkout; one of another branch counts as not edited.
-        blob: its blob at the branch's tip.
     """
     if checkout.branch() != branch:
         return False

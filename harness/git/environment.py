@@ -119,10 +119,6 @@ class Git:
     ) -> GitAnswer:
         """Run a command and return its output, whatever its exit status. At the deadline it gets SIGTERM, then SIGKILL.
 
-        Args:
-            arguments: the command's arguments after `git`.
-            deadline_s: time limit of the command, in seconds.
-
         Raises:
             RepositoryError: git is missing, its directory does not exist, or it did not end within `deadline_s`.
         """
@@ -152,9 +148,6 @@ class Git:
 
     def run(self, *arguments: str, stdin: bytes = b"") -> GitAnswer:
         """Run a command that must succeed, and return its output.
-
-        Args:
-            arguments: the command's arguments after `git`.
 
         Raises:
             RepositoryError: the command failed; the message has git's error output.

@@ -27,7 +27,6 @@ def commit_of(oid: str, raw: bytes) -> Commit:
     """Return a commit from its object's bytes.
 
     Args:
-        oid: the commit's id.
         raw: the content of the commit object.
     """
     head, _, message = raw.partition(b"\n\n")

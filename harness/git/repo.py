@@ -67,9 +67,6 @@ class Repo:
     def check_coordination_branch(self, branch: str) -> None:
         """Check that the branch with the ledger exists.
 
-        Args:
-            branch: the configured name.
-
         Raises:
             RepositoryError: there is no such branch; the message lists branches.
         """
@@ -129,7 +126,6 @@ class Repo:
 
         Args:
             commit: a commit id or revision expression.
-            paths: relative to the repository's root.
         """
         contents = ((path, self.read(commit, path)) for path in paths)
         return {path: content for path, content in contents if content is not None}
@@ -253,7 +249,6 @@ class Repo:
         Args:
             branch: the branch's short name.
             files: path -> content; None removes the file.
-            message: the whole commit message.
 
         Returns:
             The new commit's id; the tip's id if nothing changes.
@@ -277,7 +272,6 @@ class Repo:
         Args:
             branch: the branch's short name.
             build: returns the change from the content of the branch.
-            message: the whole commit message.
             before_move: called with the files that are appended to, before the branch moves.
         """
         return branch_commits.commit(self._writer(), branch, build, message, before_move=before_move)

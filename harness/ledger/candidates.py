@@ -103,11 +103,7 @@ class ProblemCandidates:
         self.index = Index(self.workspace, branch=self.config.coordination_branch)
 
     def begin(self, problem: str, directory: Path) -> None:
-        """Select a problem.
-
-        Args:
-            directory: the directory of the problem's files.
-        """
+        """Select a problem."""
         self._problem, self._digest = problem, problem_digest(directory)
         self._base = self.repo.tip(self.config.coordination_branch)
         self._committed = {}

@@ -22,8 +22,6 @@ from harness.workspace.shipped_files import STARTER, proof_workflow, shipped_pro
 _WORKTREES_README = f"{WORKTREES}/README.md"
 _IGNORED = (f"/{WORKTREES}/*", f"!/{_WORKTREES_README}", "/.harness/", "report.html")
 """The last one is written by `harness report`, in its working directory."""
-_FORMERLY_IGNORED = f"/{WORKTREES}/"
-"""A line of earlier versions. It also ignores the README, because git skips everything below an ignored directory."""
 _NEEDED_BYTES = 10_000_000
 
 
@@ -141,8 +139,6 @@ def _checked_out_branch(root: Path) -> str:
 def _ignore_lines(path: Path) -> bytes | None:
     """Return .gitignore with its missing lines, or None if none is missing."""
     text = path.read_text() if path.exists() else ""
-    if _FORMERLY_IGNORED in text.splitlines():
-        text = "".join(f"{line}\n" for line in text.splitlines() if line != _FORMERLY_IGNORED)
     missing = [line for line in _IGNORED if line not in text.splitlines()]
     if not missing:
         return None

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from harness.errors import LedgerError
-from harness.formats.ledger_quick_parse import parse_quickly
+from harness.formats.ledger_documents import parse
 from harness.model.entry import Entry
 from harness.model.interval import geometric_mean
 from harness.model.judging import JudgeStage
@@ -49,7 +49,7 @@ class Row(NamedTuple):
     judge: str | None = None
     """The judge version."""
     judge_protocol: int | None = None
-    """The judge's protocol version; 1 for entries without one."""
+    """The judge's protocol version."""
     verdict: str | None = None
     reason: str | None = None
     trust: str | None = None
@@ -98,7 +98,7 @@ ROW_FIELDS = Row._fields
 
 
 def row_of(raw: bytes, where: str, baseline_of: BaselineOf = lambda *_: None) -> Row:
-    """Return a document's row. Only the text before and after the workloads is parsed, in a twentieth of the time.
+    """Return a document's row. Only the text before and after the workloads is parsed, in a tenth of the time.
 
     Args:
         where: its place, for error messages.
@@ -110,7 +110,7 @@ def row_of(raw: bytes, where: str, baseline_of: BaselineOf = lambda *_: None) ->
     block = _WORKLOADS.search(raw)
     numbers = _without_strings(block[0]) if block else b""
     head = raw if block is None else raw[: block.start()] + raw[block.end() :]
-    document = parse_quickly(head, where)
+    document = parse(head, where)
     if "workloads" in document:  # not in the layout of the ledger's writer: parse the whole document
         return _row_of_entry(document, where, baseline_of)
     times = {name: [float(text) for text in pattern.findall(numbers)] for name, pattern in _TIME.items()}
@@ -136,7 +136,7 @@ def _row(document: Mapping[str, Any], where: str, baseline_of: BaselineOf, times
     """Return the row.
 
     Args:
-        document: in the newest format; its workloads are not read.
+        document: its workloads are not read.
         where: its place.
         times: each of `_TIMES` -> the values of the workloads, in microseconds.
     """

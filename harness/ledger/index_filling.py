@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import sqlite3
 import zlib
@@ -13,10 +12,8 @@ from functools import cached_property, lru_cache, partial
 from typing import NamedTuple, get_type_hints
 
 from harness.errors import LedgerError
-from harness.formats.ledger_documents import Document, document_hash, split
-from harness.formats.ledger_quick_parse import parse_quickly
+from harness.formats.ledger_documents import Document, document_hash, parse, split
 from harness.git.repo import Repo
-from harness.ledger.document_compression import Compressed, DocumentCompressor, compress_all
 from harness.ledger.entry_rows import ROW_FIELDS, Row, row_of
 from harness.ledger.spool import Record, signature
 from harness.ledger.spool_news import SegmentPosition, read_news
@@ -30,8 +27,6 @@ Progress = Callable[[int, int], None]
 """Called with the bytes of the ledger read so far, and the bytes to read."""
 
 _BATCH = 500
-_MANY_BYTES = 16_000_000
-"""Bytes of new documents from which another process compresses them."""
 _NOTHING = hashlib.sha256().hexdigest()
 _TYPES = {int: "INTEGER", int | None: "INTEGER", float | None: "REAL"}
 _COLUMNS = ", ".join(f'"{name}" {_TYPES.get(kind, "TEXT")}' for name, kind in get_type_hints(Row).items())
@@ -91,9 +86,8 @@ def update(
     former_positions = {name: SegmentPosition(*position_fields) for name, *position_fields in segments}
     news = read_news(workspace.spool, former_positions)
     state["tip"] = repo.tip(branch)
-    with contextlib.ExitStack() as stack:
-        pool = stack.enter_context(ThreadPoolExecutor(2, thread_name_prefix="index-filling"))
-        filling = _Filling(database, pool, stack)
+    with ThreadPoolExecutor(2, thread_name_prefix="index-filling") as pool:
+        filling = _Filling(database, pool)
         if database.execute("SELECT value FROM meta WHERE name = 'tip'").fetchone() != (state["tip"],):
             filling.branch(repo, branch, state["tip"], progress)
         filling.spool(news.records, complete=news.complete)
@@ -104,6 +98,14 @@ def update(
         database.executemany("INSERT INTO segments VALUES (?, ?, ?, ?)", rows)
     database.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", state.items())
     return filling.messages
+
+
+_Compressed = tuple[str, bytes]
+"""SHA-256 of a document in hexadecimal digits, and the document compressed with zlib."""
+
+
+def _compressed(documents: Sequence[bytes]) -> list[_Compressed]:
+    return [(hashlib.sha256(document).hexdigest(), zlib.compress(document, level=1)) for document in documents]
 
 
 class _NewRow(NamedTuple):
@@ -118,13 +120,12 @@ class _NewRow(NamedTuple):
 class _Filling:
     """One update's batch of rows, and messages about unusual events."""
 
-    def __init__(self, database: sqlite3.Connection, pool: ThreadPoolExecutor, stack: contextlib.ExitStack) -> None:
-        self._database, self._pool, self._stack = database, pool, stack
-        self._compress: Callable[[list[bytes]], list[Compressed]] = compress_all
+    def __init__(self, database: sqlite3.Connection, pool: ThreadPoolExecutor) -> None:
+        self._database, self._pool = database, pool
         self._changed: set[str] = set()
         """Problems whose entries have changed."""
         self._rows: list[_NewRow] = []
-        self._compressing: tuple[list[_NewRow], Future[list[Compressed]]] | None = None
+        self._compressing: tuple[list[_NewRow], Future[list[_Compressed]]] | None = None
         """The last batch, whose documents another thread hashes and compresses."""
         self._cited: dict[tuple[str, int], int | None] = {}
         """(problem, seq) of an evaluation -> the `seq` of its baseline entry."""
@@ -154,8 +155,6 @@ class _Filling:
         readable = {file: blob for file, blob in sorted(present.items()) if file not in cut_off}
         changed = {file: blob for file, blob in readable.items() if blob_ids.get(file) != blob.id}
         done, total = 0, sum(blob.bytes - int(former_files.get(file, (0, 0))[1]) for file, blob in changed.items())
-        if total >= _MANY_BYTES:
-            self._compress = self._stack.enter_context(contextlib.closing(DocumentCompressor())).compress
         whole = [file for file, blob in changed.items() if not self._is_appended(file, blob_ids.get(file), blob.id)]
         for file, content in self._contents(repo, tip, whole):
             blob = changed[file]
@@ -233,13 +232,13 @@ class _Filling:
         rows, self._rows = self._rows, []
         documents = [row.raw for row in rows]
         if rows and not wait:
-            self._compressing = rows, self._pool.submit(self._compress, documents)
+            self._compressing = rows, self._pool.submit(_compressed, documents)
         if last is not None:
             self._insert(last[0], last[1].result())
         if rows and wait:
-            self._insert(rows, self._compress(documents))
+            self._insert(rows, _compressed(documents))
 
-    def _insert(self, rows: Sequence[_NewRow], documents: Sequence[Compressed]) -> None:
+    def _insert(self, rows: Sequence[_NewRow], documents: Sequence[_Compressed]) -> None:
         stored = list(zip(rows, documents, strict=True))
         entries = [(*row.values, document_hash(digest), row.committed) for row, (digest, _) in stored]
         bodies = [(row.problem, row.seq, body) for row, (_, body) in stored]
@@ -305,7 +304,7 @@ class _Filling:
 def _facts(raw: bytes, where: str) -> MeasurementFacts | None:
     """Return the facts of a baseline document; None for another kind, or for an unreadable document."""
     try:
-        document = parse_quickly(raw, where)
+        document = parse(raw, where)
     except LedgerError:
         return None
     return facts_of_document(document) if document.get("kind") == EntryKind.BASELINE else None

@@ -213,7 +213,6 @@ def has_header(content: bytes, path: Path) -> bool:
     """Return whether a segment's first line is written.
 
     Args:
-        content: the segment's bytes.
         path: the segment, for error messages.
 
     Raises:
@@ -239,7 +238,6 @@ def frames(content: bytes, position: int) -> Iterator[Frame]:
     """Yield the whole records from a position on, up to the first that is torn or being written.
 
     Args:
-        content: the segment's bytes.
         position: offset of a record's first byte.
     """
     while (match := _FRAME.match(content, position)) and _whole(content, match):

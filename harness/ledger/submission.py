@@ -134,7 +134,6 @@ def wait_for_outcome(
     Args:
         tree: git tree id of the candidate's solution directory.
         find_entry: looks the candidate up in the ledger, in case the outcome file was deleted.
-        deadline_s: time limit in seconds.
 
     Returns:
         The entry; None if `stop` was set first.

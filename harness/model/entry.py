@@ -64,7 +64,7 @@ class EntryDraft(StrictModel):
     """confirmation -> its evaluation; champion -> its confirmation; evaluation -> the baseline entry it used."""
     candidate: Candidate | None = None
     fingerprint: Fingerprint | None = None
-    """Of an evaluation; null in older entries and for a candidate that was not built."""
+    """Of an evaluation; null for a candidate that was not built."""
     answered_from: int | None = None
     """Kind `evaluation`: `seq` of the evaluation of the same binary whose measurement this entry repeats."""
     device: DeviceRecord | None = None
@@ -81,7 +81,7 @@ class EntryDraft(StrictModel):
     workloads: tuple[WorkloadResult, ...] = ()
     baselines: Baselines = Field(default_factory=dict)
     sealed_baselines: Baselines = Field(default_factory=dict)
-    """Measured by the clock for sealed candidates; empty where the device has one clock, and in older entries."""
+    """Measured by the clock for sealed candidates; empty where the device has one clock."""
     screened: Screened = Field(default_factory=dict)
     """Variants of `baselines` whose time comes from a few calls; none of them is the fastest."""
     sealed_screened: Screened = Field(default_factory=dict)

@@ -107,9 +107,5 @@ def amount_of(amount: float, unit: str) -> str:
 
 
 def first_names(names: Sequence[str], max_names: int) -> str:
-    """Return the first names with commas, and the number of the others: `a, b and 3 more`.
-
-    Args:
-        max_names: number of names that are shown.
-    """
+    """Return the first names with commas, and the number of the others: `a, b and 3 more`."""
     return ", ".join(names[:max_names]) + (f" and {len(names) - max_names} more" if len(names) > max_names else "")

@@ -64,9 +64,6 @@ def accepted(proposal: Proposal, inputs: PolicyInputs, by: str) -> Advice:
 
     Rows that a person pinned or paused do not change, even if the proposal has other rows for them.
 
-    Args:
-        by: name of the author, for the record.
-
     Raises:
         FormatError: the proposal breaks a rule; the message gives the reason, for its author.
     """

@@ -76,7 +76,6 @@ def run_planner(
 
     Args:
         workspace: has the table and the ledger.
-        config: names the run, the problems and the policy.
         stop: ends the loop when it is set.
         workers: names of the workers to assign.
         target: the standings of this target count.

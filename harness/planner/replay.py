@@ -44,9 +44,6 @@ class Replayed:
 def replay(workspace: Workspace, repo: Repo, config: Config) -> list[Replayed]:
     """Replay every recorded decision of the configuration's run.
 
-    Args:
-        config: names the run and the branch.
-
     Raises:
         LedgerError: a record is not a decision; the message has its number.
     """

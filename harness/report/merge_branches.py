@@ -43,11 +43,9 @@ def make_win_branch(
     A branch that already has this tree and message is not changed, even if its base is another commit.
 
     Args:
-        name: name of the branch.
         base: the parent of the commit.
         path: the solution directory, relative to the repository's root.
         tree: the candidate's tree id.
-        message: the complete message of the commit.
         replace: replace a branch with other content; its former commit is kept below refs/harness/replaced/.
 
     Raises:

@@ -77,7 +77,6 @@ def today(
 
     Args:
         index: index of the ledger, refreshed by the caller.
-        config: sets when a problem counts as stuck, and the coordination branch.
         table: the standings of this run and target.
         base: the branch that solutions are merged into.
     """

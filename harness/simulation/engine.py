@@ -345,7 +345,6 @@ def log_speedup_at(samples: Sequence[RunSample], cost: CostName, budget: float) 
 
     Args:
         samples: of a run, in order of time.
-        cost: the kind of cost.
         budget: the cost. Above the cost of the run, the result is that of the last sample.
     """
     costs = [getattr(sample, cost) for sample in samples]

@@ -76,22 +76,14 @@ def hardware_directory() -> Path:
 
 
 def store_rates(rates: GpuRates, directory: Path) -> Path:
-    """Store a measurement for all later bounds on this host, and return its file.
-
-    Args:
-        directory: directory of the measurements.
-    """
+    """Store a measurement for all later bounds on this host, and return its file."""
     file = directory / f"{rates.target}.json"
     atomic_write(file, json.dumps(rates.model_dump(mode="json"), indent=2) + "\n")
     return file
 
 
 def stored_rates(target: str, directory: Path) -> GpuRates | None:
-    """Return the stored measurement of a target; None if there is none, or it cannot be read.
-
-    Args:
-        directory: directory of the measurements.
-    """
+    """Return the stored measurement of a target; None if there is none, or it cannot be read."""
     if not is_target(target):
         return None
     try:

@@ -129,10 +129,6 @@ class TensorValues:
     def run(self, func: Untyped, args: Sequence[Untyped], kwargs: Mapping[str, Untyped]) -> Untyped:
         """Execute an operator and return its result.
 
-        Args:
-            args: its positional arguments.
-            kwargs: its keyword arguments.
-
         Raises:
             LimitReachedError: the analysis exceeds a limit.
         """

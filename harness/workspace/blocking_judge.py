@@ -24,7 +24,6 @@ class JudgeProcess:
 
     Args:
         cache: the directory of the judge's build artefacts and snapshots.
-        sandbox: the sandbox in which the judge runs candidates.
 
     Raises:
         ConfigurationError: the judge does not become ready; the message is the judge's own if it wrote one.
@@ -55,7 +54,6 @@ class JudgeProcess:
         """Send a request and wait for its answer; checks are answered in the meantime.
 
         Args:
-            progress: called with each progress message.
             checked: called with each answer to a check.
 
         Raises:
@@ -122,7 +120,6 @@ def judge_process(device: str, cache: Path, sandbox: SandboxKind) -> closing[Jud
 
     Args:
         cache: the directory of the judge's build artefacts and snapshots.
-        sandbox: the sandbox in which the judge runs candidates.
 
     Raises:
         ConfigurationError: the judge cannot start on this machine; the message is the judge's own.

@@ -92,7 +92,6 @@ def judge_command(device: str, cache: Path, sandbox: SandboxKind) -> list[str]:
 
     Args:
         cache: the directory of the judge's build artefacts and snapshots.
-        sandbox: the sandbox in which the judge runs candidates.
     """
     replaced = os.environ.get("HARNESS_JUDGE_COMMAND")
     program = shlex.split(replaced) if replaced else [sys.executable, "-m", "harness.judge"]
@@ -115,7 +114,6 @@ class JudgeClient:
 
     Args:
         command: the judge's command line on this host.
-        log_file: the file that receives its stderr.
         post: receives the notices; the caller passes each to `handle` in its own thread.
         target: the target of its candidates, if it is not the device's own.
         launch: starts its processes in place of `command`, for a judge of another host.

@@ -75,7 +75,6 @@ class LocalJudge:
     Args:
         device: the device that its notices name.
         number: the number that its notices carry.
-        log_file: the file that receives its stderr.
         post: receives the notices, in a thread of this object.
 
     Raises:

@@ -51,7 +51,6 @@ def local_judges(
 
     Args:
         workspace: the workspace of the cache and the logs.
-        config: has the judge's sandbox and the run's target.
         devices: names of devices, each for one judge.
         post: called with each notice of a judge, in that judge's reader thread.
     """

@@ -79,9 +79,6 @@ def order_profile(
 ) -> CounterReport | None:
     """Place an order of a profile and wait for its answer.
 
-    Args:
-        deadline_s: time limit in seconds.
-
     Returns:
         The answer; None if `stop` was set first.
 

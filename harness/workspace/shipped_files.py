@@ -47,7 +47,6 @@ def shipped_problems(suites: Sequence[str], *, small: bool = False) -> ShippedPr
     """Return every file of the problems of some shipped suites.
 
     Args:
-        suites: names of suites, or `all`.
         small: scale the workloads by the profile `small`.
 
     Raises:

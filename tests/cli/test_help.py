@@ -100,12 +100,6 @@ def test_a_name_that_a_run_or_worker_cannot_have_is_refused(
     assert message in completed.stderr
 
 
-def test_a_policy_without_a_replay_is_refused_before_a_planner_starts(tmp_path: Path) -> None:
-    completed = call_harness("planner", "--policy", "gain-bandit", cwd=tmp_path)
-    assert completed.returncode == 2
-    assert completed.stderr.startswith("harness: planner: --policy needs --replay")
-
-
 def test_an_unknown_verb_is_a_usage_error() -> None:
     completed = run("frobnicate")
     assert completed.returncode == 2

@@ -114,21 +114,6 @@ def test_an_existing_repository_keeps_its_files_branch_and_unsaved_work(tmp_path
     assert git("status", "--porcelain", cwd=tmp_path) == "?? draft.txt\n"
 
 
-def test_a_workspace_of_an_earlier_version_gets_the_readme_of_its_worktrees(tmp_path: Path) -> None:
-    harness("init", "--problems", "none", cwd=tmp_path)
-    git("rm", "-q", "workspaces/README.md", cwd=tmp_path)
-    (tmp_path / ".gitignore").write_text("*.log\n/workspaces/\n/.harness/\n")
-    git("commit", "-qam", "As an earlier version made it", cwd=tmp_path)
-    completed = harness("init", "--problems", "none", cwd=tmp_path)
-    assert "added .gitignore, workspaces/README.md" in completed.stdout
-    assert (tmp_path / ".gitignore").read_text() == (
-        "*.log\n/.harness/\n/workspaces/*\n!/workspaces/README.md\nreport.html\n"
-    )
-    assert git("check-ignore", "workspaces/w01", cwd=tmp_path).strip() == "workspaces/w01"
-    assert git("ls-files", "workspaces", cwd=tmp_path).strip() == "workspaces/README.md"
-    assert git("status", "--porcelain", cwd=tmp_path) == ""
-
-
 def test_this_repository_is_a_workspace_as_init_makes_it() -> None:
     root = Path(__file__).parents[2]
     template = (root / "harness/ledger/WORKSPACES.md").read_bytes()

@@ -9,8 +9,8 @@ from harness.daemon.drafts import verdict_of_losses
 from harness.errors import ConfigurationError
 from harness.model.verdict import Verdict
 
-DIED = Loss(how="ended", reason="the judge of cpu was ended by SIGKILL")
-HUNG = Loss(how="deadline", reason="the judge of cpu did not answer within 120 s")
+DIED = Loss(cause="ended", reason="the judge of cpu was ended by SIGKILL")
+HUNG = Loss(cause="deadline", reason="the judge of cpu did not answer within 120 s")
 ONE, OTHER = ("evaluation", "t/one", "tree"), ("confirmation", "t/one", "tree")
 
 
@@ -32,7 +32,7 @@ def test_a_measurement_with_its_entry_is_forgotten(tmp_path: Path) -> None:
 def test_a_record_that_cannot_be_read_is_no_attempt(tmp_path: Path) -> None:
     Attempts(tmp_path).lost(ONE, DIED)
     (file,) = tmp_path.iterdir()
-    for torn in (b"", b"{", b'{"losses": 3}', b'{"losses": [{"how": "?"}]}'):
+    for torn in (b"", b"{", b'{"losses": 3}', b'{"losses": [{"cause": "?"}]}'):
         file.write_bytes(torn)
         assert Attempts(tmp_path).losses(ONE) == ()
 

@@ -32,16 +32,18 @@ from harness.ledger.coordination import default_text, parse
 from harness.model.judging import JudgeRequest
 
 N = 50_000
+LEVELS = 500
+"""Levels of deep YAML. libyaml 0.2.6 refuses a thousand by itself, with other words."""
 DEEP_YAML = {
-    "flow lists": "[" * N,
-    "flow mappings": "{a: " * N,
-    "both": "[{a: " * N,
-    "lists of pairs": "[a: " * N,
-    "block lists in one line": "- " * N,
-    "block keys in one line": "? " * N,
+    "flow lists": "[" * LEVELS,
+    "flow mappings": "{a: " * LEVELS,
+    "both": "[{a: " * LEVELS,
+    "lists of pairs": "[a: " * LEVELS,
+    "block lists in one line": "- " * LEVELS,
+    "block keys in one line": "? " * LEVELS,
     "block mappings": "\n".join(" " * depth + "a:" for depth in range(MAX_DEPTH + 1)) + " 1",
-    "anchors": "".join(f"&a{number} [" for number in range(N)),
-    "closed again": "[" * N + "]" * N,
+    "anchors": "".join(f"&a{number} [" for number in range(LEVELS)),
+    "closed again": "[" * LEVELS + "]" * LEVELS,
 }
 DEEP_JSON = {"lists": "[" * N, "objects": '{"a":' * N, "both": '[{"a":' * N, "closed again": "[" * N + "]" * N}
 
@@ -58,6 +60,12 @@ def test_deep_yaml_is_refused_by_line_before_it_is_composed(name: str) -> None:
     line = MAX_DEPTH + 1 if name == "block mappings" else 1
     assert caught.value.where == f"x.yaml:{line}"
     assert caught.value.remedy
+
+
+def test_very_deep_yaml_is_refused_by_libyaml_or_by_its_check() -> None:
+    with pytest.raises(FormatError, match="nest") as caught:
+        yaml_value("[" * N)
+    assert caught.value.where == "x.yaml:1"
 
 
 @pytest.mark.parametrize("name", DEEP_JSON)

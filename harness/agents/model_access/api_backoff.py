@@ -10,8 +10,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from pydantic import Field
-
 from harness.model.base_models import StrictModel
 from harness.model.config import GatewayConfig
 from harness.workspace.directories import Workspace
@@ -25,7 +23,7 @@ class ApiBackoff(StrictModel):
 
     hold_until: float = 0.0
     """Seconds since the epoch; no request is sent before."""
-    reason: str = Field(default="", alias="why")
+    reason: str = ""
     failures: int = 0
     """Consecutive failed requests, over all workers."""
     stopped: str | None = None
@@ -46,7 +44,6 @@ def back_off(workspace: Workspace, config: GatewayConfig, *, after_s: float | No
 
     Args:
         workspace: the workspace whose workers wait.
-        config: sets the first wait without `after_s`, which is doubled after each consecutive failure, and the longest.
         after_s: seconds that the API asked for; None if it gave none. A value below the first wait (some APIs send 0)
             is ignored: immediate retries fail again.
         reason: shown to people and to agents.
@@ -90,5 +87,5 @@ def _change(workspace: Workspace, changes: Callable[[ApiBackoff], dict[str, Any]
     with file_lock(workspace.state / "locks" / "fleet", wait_s=_LOCK_S, owner="a gateway"):
         present = read_backoff(workspace)
         state = present.model_copy(update=changes(present))
-        atomic_write(workspace.state / "fleet.json", state.model_dump_json(by_alias=True))
+        atomic_write(workspace.state / "fleet.json", state.model_dump_json())
     return state

@@ -17,7 +17,6 @@ class Meter:
     """Opens the account of one session, and adds usage to it. Thread-safe.
 
     Args:
-        config: names the run and sets the prices.
         problem: key of the session's problem; empty for the planner.
         session: id of a session that is resumed; empty for another one.
     """
@@ -42,7 +41,6 @@ class Meter:
         """Add an answer of the model at its price.
 
         Args:
-            model: name of the model, from the answer.
             usage: the tokens that the answer reports.
         """
         cost = usd(usage, price_of(model, self.prices))

@@ -21,9 +21,6 @@ def echo(text: str = "", *, err: bool = False, bold: bool | None = None, fg: str
 
     Args:
         text: the lines.
-        err: print to stderr.
-        bold: print in bold.
-        fg: colour, by click's name.
     """
     escaped = printable(text, keep_newlines=True)
     click.echo(click.style(escaped, bold=bold, fg=fg) if bold or fg else escaped, err=err)
@@ -49,7 +46,6 @@ def echo_lines(lines: Iterable[str], *, err: bool = False) -> None:
 
     Args:
         lines: without newlines at their ends.
-        err: print to stderr.
     """
     for line in lines:
         echo(line, err=err)

@@ -39,11 +39,7 @@ class LedgerView:
 def run_standings(
     workspace: Workspace, config: Config, index: Index, run: str
 ) -> list[tuple[str | None, tuple[Standing, ...]]]:
-    """Return (target, standings) of each target for which the run has entries; the target is None without entries.
-
-    Args:
-        config: sets the target and the globs of problems.
-    """
+    """Return (target, standings) of each target for which the run has entries; the target is None without entries."""
     problems = sorted({*list_problems(workspace.problems, config.problems), *known_problems(index)})
     targets: list[str | None] = [config.target] if config.target else [*known_targets(index, run)]
     return [(target, standings(index, problems, target, run)) for target in targets or [None]]
@@ -53,7 +49,6 @@ def ledger_views(workspace: Workspace, config: Config, repo: Repo, index: Index,
     """Return the view of the ledger for each target of a run.
 
     Args:
-        config: sets the target, the globs of problems and the coordination branch.
         index: index of the ledger, refreshed by the caller.
     """
     base = main_branch(repo, config.coordination_branch)

@@ -74,9 +74,6 @@ def _check_problems(plan: RunPlan) -> str | None:
 def run_problems(workspace: Workspace, config: Config) -> list[str]:
     """Return the keys of the run's problems on the coordination branch.
 
-    Args:
-        config: names the branch; lists the globs of the run.
-
     Raises:
         ConfigurationError: a glob matches no problem.
     """

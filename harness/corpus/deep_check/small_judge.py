@@ -260,11 +260,7 @@ def _holds(constraint: str, sizes: Mapping[str, int]) -> bool:
 
 
 def small_workload(problem: Problem, axes: Mapping[str, int]) -> Workload:
-    """Return a workload with other sizes, and the tolerance, scalars and kinds of inputs of the first workload.
-
-    Args:
-        axes: size of each variable axis.
-    """
+    """Return a workload with other sizes, and the tolerance, scalars and kinds of inputs of the first workload."""
     first = problem.workloads[0]
     inputs = {
         name: source if isinstance(source, ScalarInput | CustomInput) else RandomInput(type="random")

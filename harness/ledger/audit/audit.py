@@ -173,7 +173,6 @@ class _Contents:
         """Check every file; counts and breaks go to the result.
 
         Args:
-            chains: file -> its documents.
             progress: called with the documents checked so far, and all documents.
         """
         done, of = 0, sum(map(len, chains.values()))

@@ -41,11 +41,7 @@ _CITED = {
 
 
 def entry_faults(problem: str, entries: Sequence[Entry]) -> Iterator[Fault]:
-    """Yield every fault in a problem's entries.
-
-    Args:
-        entries: its entries, in the order of their file.
-    """
+    """Yield every fault in a problem's entries."""
     entry_by_seq = {entry.seq: entry for entry in entries}
     measured: dict[tuple[object, ...], int] = {}
     champions: dict[_ChampionKey, Entry] = {}

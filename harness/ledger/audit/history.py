@@ -131,7 +131,6 @@ def late_commits(former: Sequence[FormerHead], chains: Mapping[str, Sequence[Doc
 
     Args:
         former: the heads that were ever committed.
-        chains: file -> its documents.
     """
     spans: dict[str, timedelta] = {}
     for file, documents in chains.items():

@@ -42,7 +42,6 @@ def choose(
         index: the ledger's index, refreshed by the caller.
         digest: returns the digest of a problem's present form; None if the problem does not exist.
         top: choose the fastest entries.
-        seed: seed of the random choice; None for a different one each time.
     """
     passed = (row for row in index.rows(target=target) if counts(row) and row.verdict == Verdict.PASSED)
     rows = [row for row in passed if row.speedup_ci95_low is not None]

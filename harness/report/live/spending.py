@@ -68,7 +68,6 @@ def spending(
     """Return the usage and the limits as JSON.
 
     Args:
-        config: limits of the run and of each worker.
         start: limits of the last `harness start`; None if its run was another one.
         daemon: counts the evaluations of that invocation.
         spent: usage of the run in total and by worker; None if no agent used a model.
