@@ -32,6 +32,7 @@ _HELD_SHARE = 4
 """A candidate's process that holds 1 / this share of the device's memory, and more than the reference needs, lacks
 nothing that it is entitled to."""
 _END_OTHERS = "end other programs on this GPU: nvidia-smi lists them"
+_END_HOSTS_OTHERS = "end other programs, or add memory"
 
 
 class MemoryPlanner:
@@ -121,7 +122,8 @@ class MemoryPlanner:
             return RunnerFailed(Verdict.RUNTIME_ERROR, str(lack))
         if state is None or state.is_shared:
             described = "" if state is None else f"; {state.described()}"
-            return OutOfMachineMemoryError(f"{message}{described}", where=where, remedy=_END_OTHERS)
+            remedy = _END_HOSTS_OTHERS if state is None else _END_OTHERS
+            return OutOfMachineMemoryError(f"{message}{described}", where=where, remedy=remedy)
         held = held_bytes(state, candidate)
         if is_own_report:
             return RunnerFailed(Verdict.RUNTIME_ERROR, f"{lack} (its processes hold {_gib(held)})")
