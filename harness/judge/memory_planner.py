@@ -114,7 +114,7 @@ class MemoryPlanner:
             memory needs no plan, the candidate is the cause of its own failed allocations.
         """
         where = f"{self._problem.key}, workload {workload.uuid}"
-        needed = forecast(self._problem, workload)
+        reference_bytes = forecast(self._problem, workload).reference_bytes
         message = f"device memory does not suffice ({lack})"
         is_own_report = isinstance(lack, RunnerOutOfMemory) and not lack.of_baseline
         if state is None and is_own_report:
@@ -124,16 +124,17 @@ class MemoryPlanner:
             described = "" if state is None else f"; {state.described()}"
             remedy = _END_HOSTS_OTHERS if state is None else _END_OTHERS
             return OutOfMachineMemoryError(f"{message}{described}", where=where, remedy=remedy)
-        held = held_bytes(state, candidate)
+        candidate_bytes = held_bytes(state, candidate)
         if is_own_report:
-            return RunnerFailed(Verdict.RUNTIME_ERROR, f"{lack} (its processes hold {_gib(held)})")
-        if held > max(state.total // _HELD_SHARE, 2 * needed.reference_bytes):
+            return RunnerFailed(Verdict.RUNTIME_ERROR, f"{lack} (its processes hold {_gib(candidate_bytes)})")
+        if candidate_bytes > max(state.total // _HELD_SHARE, 2 * reference_bytes):
             return RunnerFailed(
-                Verdict.RUNTIME_ERROR, f"left no memory on the device: its processes hold {_gib(held)} ({lack})"
+                Verdict.RUNTIME_ERROR,
+                f"left no memory on the device: its processes hold {_gib(candidate_bytes)} ({lack})",
             )
         return BaselineFailed(
             f"the device is too small for workload {workload.uuid}: {message}; a run of the reference needs about "
-            f"{_gib(needed.reference_bytes)} of {_gib(state.total)}"
+            f"{_gib(reference_bytes)} of {_gib(state.total)}"
         )
 
 
@@ -146,7 +147,7 @@ def held_bytes(state: MemoryState, ancestor: int | None) -> int:
     """
     if ancestor is None or state.processes is None:
         return 0
-    return sum(held for pid, held in state.processes.items() if is_descendant(pid, ancestor))
+    return sum(size for pid, size in state.processes.items() if is_descendant(pid, ancestor))
 
 
 def _gib(size: int) -> str:

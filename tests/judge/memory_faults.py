@@ -38,7 +38,7 @@ def _fault() -> str:
 def prepare(
     self: CpuClock, connection: CpuConnection, layout: Layout, slots: int, *, variant: str = "", **options: Any
 ) -> None:
-    """Replace the clock's method: fail as the fault says. The judge's own calls, which calibrate it, never fail."""
+    """Replace the clock's method: fail according to the fault. The judge's calibration never fails."""
     if variant or connection.trust is RunnerTrust.CANDIDATE:
         _preparations[connection.trust] += 1
         is_once = _fault() == "once" and _preparations[connection.trust] == _FAILS_ONCE[connection.trust]

@@ -87,10 +87,10 @@ def test_a_sparing_plan_has_one_placement_and_one_set() -> None:
 @pytest.mark.parametrize("sparing", [False, True])
 def test_a_prediction_that_does_not_fit_is_marked(*, sparing: bool) -> None:
     layout = _layout(1)
-    needed = _plan(layout, memory_state(), reference_bytes=10 * GIB, sparing=sparing).needed_bytes
-    assert needed > 3 * 10 * GIB, "the judge, the baseline and the candidate run it"
-    fitting = _plan(layout, memory_state(available=needed), reference_bytes=10 * GIB, sparing=sparing)
-    lacking = _plan(layout, memory_state(available=needed - 1), reference_bytes=10 * GIB, sparing=sparing)
+    needed_bytes = _plan(layout, memory_state(), reference_bytes=10 * GIB, sparing=sparing).needed_bytes
+    assert needed_bytes > 3 * 10 * GIB, "the judge, the baseline and the candidate run it"
+    fitting = _plan(layout, memory_state(available=needed_bytes), reference_bytes=10 * GIB, sparing=sparing)
+    lacking = _plan(layout, memory_state(available=needed_bytes - 1), reference_bytes=10 * GIB, sparing=sparing)
     assert (fitting.fits, lacking.fits) == (True, False)
     assert (lacking.placements, lacking.sets) == (1, 1)
 
@@ -190,8 +190,8 @@ def tree(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("foreign", [None, 2 * GIB])
 def test_nobody_is_blamed_while_other_programs_may_hold_the_memory(lack: Exception, foreign: int | None) -> None:
     parts = _parts(None)
-    held = memory_state(processes={CANDIDATE: 90 * GIB}, foreign=foreign)
-    cause = parts.planner.cause(lack, parts.workload, held, CANDIDATE)
+    crowded = memory_state(processes={CANDIDATE: 90 * GIB}, foreign=foreign)
+    cause = parts.planner.cause(lack, parts.workload, crowded, CANDIDATE)
     assert isinstance(cause, OutOfMachineMemoryError)
     assert "GiB are free" in str(cause)
 
@@ -279,5 +279,5 @@ def test_the_memory_of_a_candidate_is_that_of_its_whole_tree(family: tuple[int, 
     state = memory_state(processes={child: 3, grandchild: 4, os.getpid(): 100})
     assert held_bytes(state, child) == 7
     assert held_bytes(state, None) == 0
-    unknown = MemoryState(total=1, free=1, cached=0, processes=None, foreign=None)
-    assert held_bytes(unknown, child) == 0
+    without_figures = MemoryState(total=1, free=1, cached=0, processes=None, foreign=None)
+    assert held_bytes(without_figures, child) == 0
