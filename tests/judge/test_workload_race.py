@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 import subprocess
 import sys
@@ -82,6 +83,7 @@ class Race:
             solution_dir="s", half_width=0.5, max_judge_s=600.0,
         )  # fmt: skip
         source = InputSource(sample, reference=reference)
+        self.opponents = opponents
         self._task = Task(resources, request, sample, reference, source, self.parts.planner, lambda _: None)
 
     def _prepare_clock(self) -> None:
@@ -117,6 +119,16 @@ class Race:
             if (connection.trust, self.batches[connection.trust]) == (side, number):
                 raise failure
         return Batch(len(slots) * 1_000, len(slots) * 1_000, 0)
+
+    def race_own_baseline(self, *starts: Side | Exception) -> None:
+        """Let the candidate race the problem's `baseline/`, whose starts have these results."""
+        self.opponents.own.side_effect = starts
+        request = self._task.request.model_copy(update={"baseline": {"w": "baseline"}})
+        self._task = dataclasses.replace(self._task, request=request)
+
+    def own_side(self) -> Side:
+        """Return a runner of `baseline/`."""
+        return Side(self.clock, Connection(create_autospec(Runner, instance=True), BASELINE), 1.0, {}, is_baseline=True)
 
     def results(self) -> list[WorkloadResult]:
         staged = Staged(lambda _: Program("pytorch", "run"), 1.0)
@@ -222,6 +234,32 @@ def test_a_lack_before_the_first_workload_is_no_verdict(race_on: RaceOn, state: 
     with pytest.raises(OutOfMachineMemoryError if state is None else BaselineFailed, match="does not suffice"):
         race.results()
     assert race.started == []
+
+
+def test_a_baseline_directory_is_loaded_again_for_the_second_attempt(race_on: RaceOn) -> None:
+    race = race_on(memory_state())
+    first, second = race.own_side(), race.own_side()
+    race.race_own_baseline(first, second)
+    race.fails_to_prepare[BASELINE] = [_lack()[0]]
+    assert [result.verdict for result in race.results()] == [Verdict.PASSED]
+    closed = [call.args[0] for call in race.clock.close.call_args_list]
+    assert (closed.count(first.connection), closed.count(second.connection)) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    "failure", [BaselineFailed("baseline/ does not load"), RunnerOutOfMemory(Verdict.RUNTIME_ERROR, "OutOfMemoryError")]
+)
+def test_a_baseline_directory_that_does_not_load_again_ends_once(race_on: RaceOn, failure: Exception) -> None:
+    """Its outputs' memory would otherwise be given to two runners."""
+    race = race_on(memory_state())
+    first = race.own_side()
+    race.race_own_baseline(first, failure)
+    race.fails_to_prepare[BASELINE] = [_lack()[0]]
+    if isinstance(failure, RunnerOutOfMemory):
+        failure.of_baseline = True
+    with pytest.raises(BaselineFailed):
+        race.results()
+    assert [call.args[0] for call in race.clock.close.call_args_list].count(first.connection) == 1
 
 
 @pytest.mark.parametrize("batch", [1, 3, 25])
