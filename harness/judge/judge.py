@@ -76,7 +76,7 @@ class Judge:
 
     def opponents(self, clock: Clock) -> Opponents:
         """Return the runners of baselines on one of the device's clocks."""
-        return next(opponents for known, opponents in self._opponents if known is clock)
+        return next(opponents for timed_by, opponents in self._opponents if timed_by is clock)
 
     def memory_planner(self, problem: Problem) -> MemoryPlanner:
         """Return the planner of the device's memory for a request about a problem."""

@@ -52,13 +52,13 @@ class MemoryState:
 
     def described(self) -> str:
         """Return the state in words."""
-        others = "not known" if self.foreign is None else f"{self.foreign / GIB:.1f} GiB"
-        return f"{self.available / GIB:.1f} of {self.total / GIB:.1f} GiB are free, held by other processes: {others}"
+        foreign = "not known" if self.foreign is None else f"{self.foreign / GIB:.1f} GiB"
+        return f"{self.available / GIB:.1f} of {self.total / GIB:.1f} GiB are free, held by other processes: {foreign}"
 
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """What one workload may use of the device."""
+    """Memory of the device that one workload may use."""
 
     placements: int
     """Placements of each side."""
@@ -116,9 +116,9 @@ def plan_memory(
     # The truth moves what does not fit to host memory. It runs while the others keep the memory of their last call.
     fixed = _PROCESSES * forecast.reference_bytes + _SLACK_BYTES
     one_set = layout.input_stride + 3 * layout.output_stride  # captured outputs of both sides, and the expected ones
-    needed = fixed + 2 * size + one_set
-    room = max(0, memory.available - needed)
+    needed_bytes = fixed + 2 * size + one_set
+    room = max(0, memory.available - needed_bytes)
     if sparing:
-        return MemoryPlan(1, 1, needed, needed <= memory.available)
+        return MemoryPlan(1, 1, needed_bytes, needed_bytes <= memory.available)
     sets = max(1, min(fitting_sets(layout), room // 4 // one_set))
-    return MemoryPlan(placement_count(size, room, calls), sets, needed, needed <= memory.available)
+    return MemoryPlan(placement_count(size, room, calls), sets, needed_bytes, needed_bytes <= memory.available)

@@ -32,6 +32,7 @@ _HELD_SHARE = 4
 """A candidate's process that holds 1 / this share of the device's memory, and more than the reference needs, lacks
 nothing that it is entitled to."""
 _END_OTHERS = "end other programs on this GPU: nvidia-smi lists them"
+_END_HOSTS_OTHERS = "end other programs, or add memory"
 
 
 class MemoryPlanner:
@@ -113,7 +114,7 @@ class MemoryPlanner:
             memory needs no plan, the candidate is the cause of its own failed allocations.
         """
         where = f"{self._problem.key}, workload {workload.uuid}"
-        needed = forecast(self._problem, workload)
+        reference_bytes = forecast(self._problem, workload).reference_bytes
         message = f"device memory does not suffice ({lack})"
         is_own_report = isinstance(lack, RunnerOutOfMemory) and not lack.of_baseline
         if state is None and is_own_report:
@@ -121,17 +122,19 @@ class MemoryPlanner:
             return RunnerFailed(Verdict.RUNTIME_ERROR, str(lack))
         if state is None or state.is_shared:
             described = "" if state is None else f"; {state.described()}"
-            return OutOfMachineMemoryError(f"{message}{described}", where=where, remedy=_END_OTHERS)
-        held = held_bytes(state, candidate)
+            remedy = _END_HOSTS_OTHERS if state is None else _END_OTHERS
+            return OutOfMachineMemoryError(f"{message}{described}", where=where, remedy=remedy)
+        candidate_bytes = held_bytes(state, candidate)
         if is_own_report:
-            return RunnerFailed(Verdict.RUNTIME_ERROR, f"{lack} (its processes hold {_gib(held)})")
-        if held > max(state.total // _HELD_SHARE, 2 * needed.reference_bytes):
+            return RunnerFailed(Verdict.RUNTIME_ERROR, f"{lack} (its processes hold {_gib(candidate_bytes)})")
+        if candidate_bytes > max(state.total // _HELD_SHARE, 2 * reference_bytes):
             return RunnerFailed(
-                Verdict.RUNTIME_ERROR, f"left no memory on the device: its processes hold {_gib(held)} ({lack})"
+                Verdict.RUNTIME_ERROR,
+                f"left no memory on the device: its processes hold {_gib(candidate_bytes)} ({lack})",
             )
         return BaselineFailed(
             f"the device is too small for workload {workload.uuid}: {message}; a run of the reference needs about "
-            f"{_gib(needed.reference_bytes)} of {_gib(state.total)}"
+            f"{_gib(reference_bytes)} of {_gib(state.total)}"
         )
 
 
@@ -144,7 +147,7 @@ def held_bytes(state: MemoryState, ancestor: int | None) -> int:
     """
     if ancestor is None or state.processes is None:
         return 0
-    return sum(held for pid, held in state.processes.items() if is_descendant(pid, ancestor))
+    return sum(size for pid, size in state.processes.items() if is_descendant(pid, ancestor))
 
 
 def _gib(size: int) -> str:

@@ -55,8 +55,8 @@ class Rounds:
         first = True
         while kinds:
             self.between_batches()
-            most = min(len(kinds), calls.memory.capacity)
-            size = 1 if first else min(most, 1 + secrets.randbelow(_CORRECTNESS_BATCH))
+            largest_batch = min(len(kinds), calls.memory.capacity)
+            size = 1 if first else min(largest_batch, 1 + secrets.randbelow(_CORRECTNESS_BATCH))
             batch_kinds, kinds = kinds[:size], kinds[size:]
             limit_s = calls.limit_s(size, candidate.first_call_s if first else LEAST_BATCH_S)
             calls.fill(size, batch_kinds)

@@ -307,9 +307,9 @@ class WorkloadRace:
                 continue
             by_host = slowed_by(self._alone_ns(workload), [block.baseline_ns for block in entry.times.blocks])
             uncertainty = min(entry.times.slowdown_uncertainty, by_host)
-            again = self._timed(workload, replace(entry.times, slowdown_uncertainty=uncertainty), entry.tally)
+            timed_result = self._timed(workload, replace(entry.times, slowdown_uncertainty=uncertainty), entry.tally)
             alone = {name: getattr(result, name) for name in ("baseline_alone_us", "baseline_alone_ci95")}
-            corrected.append(again.model_copy(update={"note": result.note, **alone}))
+            corrected.append(timed_result.model_copy(update={"note": result.note, **alone}))
         return corrected
 
     def _timed(self, workload: Workload, times: TimedBlocks, tally: Tally) -> WorkloadResult:

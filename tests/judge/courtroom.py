@@ -86,7 +86,12 @@ def _write(directory: Path, name: str, source: str, spec: Mapping[str, Any]) -> 
 
 def judge(process: JudgeProcess, problem: Path, solution: Path | None, **settings: Any) -> JudgeAnswer:
     """Request an evaluation with wide intervals, or a measurement of the baselines if there is no solution."""
-    request = JudgeRequest(
+    return process.ask(judge_request(problem, solution, **settings), lambda _: None)
+
+
+def judge_request(problem: Path, solution: Path | None, **settings: Any) -> JudgeRequest:
+    """Return the request that `judge` sends."""
+    return JudgeRequest(
         id="1",
         kind="evaluation" if solution else "baseline",
         problem="/".join(problem.parts[-2:]),
@@ -95,4 +100,3 @@ def judge(process: JudgeProcess, problem: Path, solution: Path | None, **setting
         solution_dir=str(solution) if solution else None,
         **{"half_width": 0.5, "max_judge_s": 120.0, **settings},
     )
-    return process.ask(request, lambda _: None)

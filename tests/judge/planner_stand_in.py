@@ -9,7 +9,7 @@ from harness.judge.devices.interface import Clock, Device, DeviceHardware, Runne
 from harness.judge.isolation.resource_limits import GIB
 from harness.judge.memory_plan import MemoryState
 from harness.judge.memory_planner import MemoryPlanner
-from harness.model.problem import Problem
+from harness.model.problem import Problem, Workload
 
 
 def memory_state(
@@ -24,7 +24,10 @@ class PlannerParts:
     """A planner with the stand-ins that it uses."""
 
     planner: MemoryPlanner
+    workload: Workload
+    """The problem's first."""
     hardware: Mock
+    runners: Mock
     clock: Mock
     calls: Mock
     """Records `release_caches`, `end_kept` and `end_standby` in their order."""
@@ -40,4 +43,4 @@ def planner_of(problem: Problem, state: MemoryState | None) -> PlannerParts:
     calls.attach_mock(hardware.release_caches, "release_caches")
     calls.attach_mock(runners.end_standby, "end_standby")
     planner = MemoryPlanner(Device(hardware, runners, clock, clock), problem, calls.end_kept)
-    return PlannerParts(planner, hardware, clock, calls)
+    return PlannerParts(planner, problem.workloads[0], hardware, runners, clock, calls)

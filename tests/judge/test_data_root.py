@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import struct
 from pathlib import Path
+from unittest.mock import create_autospec
 
 import pytest
 
+from harness.judge.devices.interface import Clock, Device, DeviceHardware, RunnerPool
 from harness.judge.judge import Judge
 from harness.model.verdict import Verdict
 from harness.sol.measured_gpu import hardware_directory, store_rates
@@ -49,20 +51,14 @@ def test_a_file_input_is_judged_and_a_missing_bound_is_a_note(court: JudgeProces
     assert "no analysis is possible" in workload.note
 
 
-class _UnlistedGpu:
-    """The part of a device that bounds need."""
-
-    target = "gb200"
-
-    def start_standby(self) -> None:
-        """Start nothing."""
-
-
 def test_an_unlisted_gpu_has_no_bound_until_it_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     case = Case("double", {"x": "1024 float32"}, {"y": "1024 float32"}, "return x * 2", bytes=8192)
     problem = problem_of(case, tmp_path)
-    gb200_judge = Judge(_UnlistedGpu(), cache_dir=tmp_path, sandbox="none")  # type: ignore[arg-type]
+    hardware, runners = create_autospec(DeviceHardware, instance=True), create_autospec(RunnerPool, instance=True)
+    hardware.target = "gb200"
+    clock = create_autospec(Clock, instance=True)
+    gb200_judge = Judge(Device(hardware, runners, clock, clock), cache_dir=tmp_path, sandbox="none")
     no_bound = gb200_judge.bounds(problem, problem.workloads[0])
     assert isinstance(no_bound, NoBoundError)
     assert "`gb200` are neither listed nor measured" in no_bound.message

@@ -224,7 +224,7 @@ class CudaClock(Clock):
         assert connection.placements is not None  # noqa: S101 - the runner was prepared
         runner, count = connection.runner, len(slots)
         identity, placements = secrets.randbits(62), connection.placements.draw(count)
-        held = self._timer.held(connection, count)
+        held_calls = self._timer.held_calls(connection, count)
         self.runners.wait_for_ends()
         with self.hardware.cores.pinned(connection, runner.processes.pin_main_thread):
             runner.processes.resume()
@@ -232,7 +232,7 @@ class CudaClock(Clock):
                 runner.channel.check_nothing_unread()
                 runner.channel.send_call(identity, ())
                 readings = [
-                    self._timer.time_call(connection, memory, slot, place, hold=index in held, within_s=within_s)
+                    self._timer.time_call(connection, memory, slot, place, hold=index in held_calls, within_s=within_s)
                     for index, (slot, place) in enumerate(zip(slots, placements, strict=True))
                 ]
                 connection.request(Request.END, time.monotonic() + _LOAD_S)

@@ -117,7 +117,7 @@ class CudaHardware(DeviceHardware):
         processes = self.nvml.process_memory()
         foreign = None
         if processes is not None:
-            foreign = sum(held for pid, held in processes.items() if not self.nvml.is_own_process(pid))
+            foreign = sum(size for pid, size in processes.items() if not self.nvml.is_own_process(pid))
         return MemoryState(total, free, cached, processes, foreign)
 
     def release_caches(self, *, keep_reserve: bool = True) -> None:

@@ -38,7 +38,7 @@ _PIECE = struct.Struct("QQQfi")
 
 
 class Captures(Protocol):
-    """Where a runner's captured outputs are kept."""
+    """Storage of a runner's captured outputs."""
 
     captured: torch.Tensor | None
     """Outputs of the last batch in the judge's memory, one row per slot; None before the first call on a workload."""

@@ -34,7 +34,7 @@ def calls_per_batch(workloads: int) -> int:
 
 
 class CallTimer(Protocol):
-    """How a clock of a CUDA device times one call."""
+    """Method by which a clock of a CUDA device times one call."""
 
     calibration: Calibration
     reads_events: bool
@@ -50,7 +50,7 @@ class CallTimer(Protocol):
             workloads: number of the problem's workloads that are timed.
         """
 
-    def held(self, connection: CudaConnection, count: int) -> frozenset[int]:
+    def held_calls(self, connection: CudaConnection, count: int) -> frozenset[int]:
         """Return the indices of the calls of a batch that are held.
 
         Args:
@@ -107,7 +107,7 @@ class JudgesTimer(CallTimer):
         del workloads
         return self.calibration.most_calls
 
-    def held(self, connection: CudaConnection, count: int) -> frozenset[int]:
+    def held_calls(self, connection: CudaConnection, count: int) -> frozenset[int]:
         """Return a random choice; no call of trusted code is held."""
         return held_calls(count) if connection.trust.runs_untrusted_host_code else frozenset()
 
@@ -152,7 +152,7 @@ class EventTimer(CallTimer):
         """Return `calls_per_batch`."""
         return calls_per_batch(workloads)
 
-    def held(self, connection: CudaConnection, count: int) -> frozenset[int]:
+    def held_calls(self, connection: CudaConnection, count: int) -> frozenset[int]:
         """Return no call: the process runs no host code of a candidate."""
         del connection, count
         return frozenset()

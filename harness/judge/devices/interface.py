@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class RunnerTrust(StrEnum):
-    """Whose code a runner executes."""
+    """Origin of the code that a runner executes."""
 
     CANDIDATE = "candidate"
     """Host code of a candidate, or of a problem's `baseline/`, which agents write."""
