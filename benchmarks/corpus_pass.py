@@ -1,7 +1,8 @@
 """Check the judge on every workload of every problem, without timing. A file stores each result, so that it can resume.
 
     python -m benchmarks.corpus_pass --file FILE [--device cuda] [--variant eager|compile] [--problems GLOB,...]
-        [--largest N] [--draw N] [--seed S] [--truth-gib LOW-HIGH] [--ends] [--hold-gib G] [--shard I/N] [--seconds S]
+        [--largest N] [--draw N] [--seed S] [--truth-gib LOW-HIGH] [--ends] [--hold-gib G] [--shard I/N]
+        [--any-version] [--seconds S]
 
 Each workload's reference makes two calls in a runner, on fresh inputs in the judge's memory. The outputs of both are
 compared with the reference in the judge, those of the first with the float64 run too. Memory is planned, and made free
@@ -11,6 +12,7 @@ where it lacks, as in an evaluation.
   them, and without `--problems`, all problems are checked.
 - `--truth-gib LOW-HIGH` selects workloads whose float64 run is predicted to need this much memory.
 - `--ends` takes the smallest and the largest workload of each problem only.
+- `--any-version` does not repeat what another version of the judge or another device has checked.
 - `--hold-gib G` lets another process hold G GiB of the device meanwhile. A workload that does not fit then is a fault
   of the machine ("retry"), and no verdict.
 
@@ -25,6 +27,7 @@ import contextlib
 import fnmatch
 import os
 import random
+import re
 import statistics
 import subprocess
 import sys
@@ -70,6 +73,25 @@ _HOLDER = (
     "import sys, torch; held = torch.empty(int(sys.argv[1]) << 30, dtype=torch.uint8, device='cuda'); "
     "torch.cuda.synchronize(); print('held', flush=True); sys.stdin.read()"
 )
+
+_PLAIN_CALL = """
+import sys
+from pathlib import Path
+import torch
+from harness.formats.problems import load_problem
+from harness.judge.input_data.inputs import InputSource
+from harness.judge.reference import load_reference
+problem = load_problem(Path(sys.argv[1]), key=sys.argv[2])
+workload = next(workload for workload in problem.workloads if workload.uuid == sys.argv[3])
+reference, device = load_reference(problem), torch.device(sys.argv[4])
+inputs = InputSource(problem, reference=reference, device=device).draw(workload)
+with torch.no_grad():
+    reference.run(*inputs.values())
+if device.type == "cuda":
+    torch.cuda.synchronize()
+"""
+_PLAIN_S = 300.0
+_ERROR = re.compile(r"[A-Za-z_][\w.]*(Error|Exception)\b")
 
 
 class PassRow(BaseModel):
@@ -184,16 +206,25 @@ class Pass:
         self._opponents.close()
 
 
-def plain_error(reference: Reference, source: InputSource, workload: Workload) -> str | None:
-    """Return the error of a plain call of the reference on inputs of a workload; None if it runs."""
-    try:
-        with torch.no_grad():
-            reference.run(*source.draw(workload).values())
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-    except Exception as error:  # noqa: BLE001 - the problem's own code may raise anything
-        return " ".join(f"{type(error).__name__}: {error}".split())[:300]
-    return None
+def plain_error(key: str, uuid: str, device: torch.device) -> str | None:
+    """Return the last line that a plain call of the reference prints on failure, in a process of its own.
+
+    A failed assertion on a GPU makes the context of its process unusable.
+
+    Args:
+        key: of the problem.
+        uuid: of the workload.
+        device: device of the inputs.
+
+    Returns:
+        None if the call succeeds.
+    """
+    command = [sys.executable, "-c", _PLAIN_CALL, str(PROBLEMS / key), key, uuid, device.type]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_PLAIN_S, check=False)
+    if done.returncode == 0:
+        return None
+    errors = [line for line in done.stderr.splitlines() if _ERROR.match(line)]
+    return (errors or done.stderr.splitlines() or [f"exit code {done.returncode}"])[-1][:300]
 
 
 @contextlib.contextmanager
@@ -248,20 +279,26 @@ def workloads_of(problem: Problem, *, ends: bool) -> list[Workload]:
     return [ordered[0], ordered[-1]] if ends and len(ordered) > 1 else ordered
 
 
-def read(file: Path, like: PassRow) -> dict[tuple[str, str], PassRow]:
-    """Return the results of a file with the judge version, device, variant and held memory of a row."""
+def read(file: Path, like: PassRow, *, any_version: bool) -> dict[tuple[str, str], PassRow]:
+    """Return the results of a file with the variant and held memory of a row, and its judge version and device.
+
+    Args:
+        file: the file of rows.
+        like: the row.
+        any_version: also those of other judge versions and devices.
+    """
     rows: dict[tuple[str, str], PassRow] = {}
     with contextlib.suppress(FileNotFoundError):
         for line in file.read_text().splitlines():
             with contextlib.suppress(ValidationError):
                 row = PassRow.model_validate_json(line)
-                if _group(row) == _group(like):
+                if _group(row, any_version=any_version) == _group(like, any_version=any_version):
                     rows[row.key] = row
     return rows
 
 
-def _group(row: PassRow) -> tuple[str, str, str, int]:
-    return row.judge_version, row.device, row.variant, row.hold_gib
+def _group(row: PassRow, *, any_version: bool) -> tuple[object, ...]:
+    return row.variant, row.hold_gib, *(() if any_version else (row.judge_version, row.device))
 
 
 def _resident_bytes() -> int:
@@ -290,7 +327,7 @@ def run(device: Device, arguments: argparse.Namespace, cache: Path) -> list[Pass
     empty: dict[str, object] = {
         "verdict": "", "io_bytes": 0, "reference_bytes": 0, "truth_bytes": 0, "stages": {}, "resident_bytes": 0
     }  # fmt: skip
-    done = read(arguments.file, row("", "", **empty))
+    done = read(arguments.file, row("", "", **empty), any_version=arguments.any_version)
     judge = Pass(device, cache, arguments.sandbox, arguments.variant)
     try:
         for problem in selected(arguments):
@@ -317,7 +354,7 @@ def run(device: Device, arguments: argparse.Namespace, cache: Path) -> list[Pass
                     problem.key,
                     workload.uuid,
                     **vars(checked),
-                    plain_error=plain_error(reference, source, workload) if failed else None,
+                    plain_error=plain_error(problem.key, workload.uuid, on) if failed else None,
                     io_bytes=layout_of(problem, workload).io_bytes,
                     reference_bytes=predicted.reference_bytes,
                     truth_bytes=predicted.truth_bytes,
@@ -368,6 +405,7 @@ def main() -> None:
     parser.add_argument("--ends", action="store_true")
     parser.add_argument("--hold-gib", type=int, default=0)
     parser.add_argument("--shard", default="1/1")
+    parser.add_argument("--any-version", action="store_true")
     parser.add_argument("--seconds", type=float, default=1e9)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:

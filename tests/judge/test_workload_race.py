@@ -130,9 +130,9 @@ class Race:
         """Return a runner of `baseline/`."""
         return Side(self.clock, Connection(create_autospec(Runner, instance=True), BASELINE), 1.0, {}, is_baseline=True)
 
-    def results(self) -> list[WorkloadResult]:
+    def results(self) -> tuple[WorkloadResult, ...]:
         staged = Staged(lambda _: Program("pytorch", "run"), 1.0)
-        return WorkloadRace(self._task, staged, self.clock).results()
+        return WorkloadRace(self._task, staged, self.clock).outcome().results
 
     @property
     def made_room(self) -> int:
