@@ -20,6 +20,8 @@ _PLACEMENTS_PER_CALL, _MIN_PLACEMENTS = 6.4, 4
 has three calls that count, which `placement_variance` needs."""
 _BUDGET_BYTES, _BUDGET_SHARE = 4 * GIB, 8
 """Limits of all placements of a runner together: bytes, and 1 / this share of the memory that is left for them."""
+_SPARING_SHARE = 16
+"""A workload whose two sets take at most 1 / this share of the device has two of them even if memory lacks."""
 _LEAST_TRUTH_SHARE = 16
 """A float64 run keeps at least 1 / this share of the device: an operator needs its operands and its result there."""
 _SETS_BYTES = 2 * GIB
@@ -68,6 +70,8 @@ class MemoryPlan:
     """Prediction of the memory of all processes with one placement and one set."""
     fits: bool
     """The prediction is not larger than the available memory."""
+    sparing: bool = False
+    """No process keeps memory while another one works: each gives its cached memory back after its batches."""
 
 
 ONE_SET = MemoryPlan(placements=1, sets=1, needed_bytes=0, fits=True)

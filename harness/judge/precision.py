@@ -117,7 +117,7 @@ def find_truth(
         true = true_outputs[name]
         if true.dtype != torch.float64:
             return f"no float64 truth: the reference returns `{name}` in {true.dtype} even when run in float64"
-        if true.shape != value.shape or not bool(true.isfinite().all()):
+        if true.shape != value.shape or not _has_truth(true, value):
             return f"no float64 truth: `{name}` is not finite or changes its shape in float64"
         outputs[name] = true
         allowed[name] = max(relative_error(true, value), honest_error(value.dtype), default_error(name, true))
@@ -145,13 +145,30 @@ def honest_error(dtype: torch.dtype) -> float:
 def relative_error(true: torch.Tensor, actual: torch.Tensor) -> float:
     """Return the root mean square of the errors divided by that of the truth; not divided if the truth is all zero.
 
+    Elements that both hide by -inf have no error; an element that only one hides has an infinite one.
+
     Args:
         true: float64.
         actual: floats of the same shape.
     """
-    error = float(torch.linalg.vector_norm(actual.to(torch.float64) - true))
+    difference = actual.to(torch.float64) - true
+    if not math.isfinite(error := float(torch.linalg.vector_norm(difference))):
+        hidden = (true == -math.inf) & (actual == -math.inf)  # the difference is NaN there
+        error = float(torch.linalg.vector_norm(difference.masked_fill_(hidden, 0.0)))
+        true = true.masked_fill(hidden, 0.0)
     scale = float(torch.linalg.vector_norm(true))
     return error / scale if scale > 0.0 else error / math.sqrt(true.numel())
+
+
+def _has_truth(true: torch.Tensor, expected: torch.Tensor) -> bool:
+    """Return true if an output can be compared: it is finite, or -inf where the reference hides an element with it.
+
+    Args:
+        true: float64.
+        expected: of the reference.
+    """
+    finite = true.isfinite()
+    return bool(finite.all()) or bool((finite | ((true == -math.inf) & (expected == -math.inf))).all())
 
 
 def _run_with_default_flags(reference: Reference, inputs: Sequence[Value]) -> dict[str, torch.Tensor]:

@@ -47,6 +47,8 @@ class Side:
     """A failure of this side is one of the problem, and not of a candidate."""
     _stage: JudgeStage = JudgeStage.CANDIDATE
     """Stage of the next batch."""
+    _gives_memory_back: bool = False
+    """True if device memory is so short that no process may keep it while another one works."""
 
     @property
     def runner(self) -> Runner:
@@ -79,6 +81,7 @@ class Side:
         compiles = variant in COMPILED  # the runner imports the compiler now, and compiles in its first call
         with self._as_baseline(variant), timed_as(JudgeStage.COMPILE if compiles else JudgeStage.MEMORY):
             self.clock.prepare(self.connection, layout, slots, variant=variant, launches=launches, plan=plan)
+        self._gives_memory_back = plan is not None and plan.sparing
         if self.is_baseline:
             self._stage = JudgeStage.COMPILE if compiles else JudgeStage.OPPONENT
 
@@ -95,8 +98,12 @@ class Side:
             RunnerOutOfMemory: it did not get device memory.
             BaselineFailed: the same as RunnerFailed, of a baseline.
         """
+        if self._gives_memory_back:
+            self.clock.hardware.release_caches(keep_reserve=False)
         with self._as_baseline(), timed_as(self._stage):
             batch = self.clock.time_calls(self.connection, memory, slots, within_s)
+            if self._gives_memory_back:
+                self.clock.release_memory(self.connection)
         if self.is_baseline:
             self._stage = JudgeStage.OPPONENT
         return batch

@@ -61,6 +61,10 @@ class CudaLine:
         assert self._calls is not None  # noqa: S101 - the judge prepares first
         self._doorbell.serve(self._calls.run, self._ping)
 
+    def release_memory(self) -> None:
+        """Give torch's cached blocks back to the device."""
+        torch.cuda.empty_cache()
+
     def record(self, solution: Any, message: RecordCall, descriptors: Sequence[int]) -> None:  # noqa: ANN401 - what a loader gave
         """Make a call on the inputs of a placement, and write its launches into the judge's file.
 

@@ -21,7 +21,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from . import wire
-from .messages import DeviceMemory, Load, MeasureColdAndWarm, Prepare, RecordCall, Warm, decode
+from .messages import DeviceMemory, Load, MeasureColdAndWarm, Prepare, RecordCall, ReleaseMemory, Warm, decode
 from .shared_memory import HostWorkload, SharedMemory
 
 if TYPE_CHECKING:
@@ -108,6 +108,11 @@ class _Server:
         cold_ns, warm_ns = self.device.cold_and_warm(message.placement)
         self.line.send(wire.pack_record(wire.Code.READY, call=cold_ns, claimed_ns=warm_ns))
 
+    def release_memory(self) -> None:
+        assert self.device is not None  # noqa: S101 - host memory is the kernel's to share out
+        self.device.release_memory()
+        self.line.send(wire.pack_record(wire.Code.READY))
+
     def batch(self, data: bytes) -> None:
         identity, slots = wire.unpack_call(data)
         failpoint("runner.before_call")
@@ -138,6 +143,8 @@ class _Server:
                 self.cold_and_warm(message)
             case Warm():
                 self.warm()
+            case ReleaseMemory():
+                self.release_memory()
 
     def serve(self) -> None:
         while True:

@@ -120,9 +120,14 @@ class MeasureColdAndWarm:
     placement: int
 
 
-Message = Load | Warm | Prepare | RecordCall | MeasureColdAndWarm
+@dataclass(frozen=True)
+class ReleaseMemory:
+    """Give cached device memory back, because another process needs it; the answer is READY."""
+
+
+Message = Load | Warm | Prepare | RecordCall | MeasureColdAndWarm | ReleaseMemory
 _BY_NAME: dict[str, type[Message]] = {
-    kind.__name__: kind for kind in (Load, Warm, Prepare, RecordCall, MeasureColdAndWarm)
+    kind.__name__: kind for kind in (Load, Warm, Prepare, RecordCall, MeasureColdAndWarm, ReleaseMemory)
 }
 
 

@@ -13,6 +13,7 @@ from typing import Any, cast
 from harness.judge import __main__ as judge_process
 from harness.judge import evaluation
 from harness.judge.devices.cpu_clock import CpuClock, CpuConnection, CpuMemory
+from harness.judge.devices.cpu_hardware import CpuHardware
 from harness.judge.devices.interface import Batch, Device
 from harness.judge.devices.opening import open_device
 from harness.judge.sides import Staged, stage_solution
@@ -22,11 +23,22 @@ from harness.model.solution import Solution
 TICKS = 100
 
 
+class HardwareWithoutCpp:
+    """The same hardware, on which no C++ runs."""
+
+    def __init__(self, hardware: CpuHardware) -> None:
+        self._hardware = hardware
+        self.languages = tuple(language for language in hardware.languages if language != "cpp")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._hardware, name)
+
+
 class SecondClock:
     """The same clock with readings in another unit."""
 
     def __init__(self, clock: CpuClock) -> None:
-        self._clock = clock
+        self._clock, self.hardware = clock, HardwareWithoutCpp(clock.hardware)
         first = clock.calibration
         self.calibration = replace(
             first, handshake_ns=first.handshake_ns * TICKS, dispatch_ns=first.dispatch_ns * TICKS

@@ -36,7 +36,7 @@ from harness.model.verdict import Trust, Verdict
 from harness.runner import wire
 from harness.runner.doorbell import Request, create_page
 from harness.runner.driver import CudaError
-from harness.runner.messages import DeviceMemory, Load, Program
+from harness.runner.messages import DeviceMemory, Load, Program, ReleaseMemory
 
 _WINDOW_BYTES = 32 * GIB
 """Device addresses that a runner reserves; physical memory is mapped there for each workload."""
@@ -175,6 +175,14 @@ class CudaClock(Clock):
             raise NoDeviceMemory(error) from error
         connection.placements = placements
         return placements
+
+    def release_memory(self, connection: CudaConnection) -> None:
+        """Let a runner give back its cached blocks. A candidate may keep them: its process then holds them visibly.
+
+        Args:
+            connection: an open runner.
+        """
+        connection.runner.ask(ReleaseMemory(), wire.Code.READY, _LOAD_S)
 
     def untried(self, connection: CudaConnection) -> int:
         """Return the number of placements at which a runner has made no call yet."""

@@ -301,6 +301,14 @@ class Clock(Protocol):
             RunnerFailed: the candidate failed in a way that determines its verdict.
         """
 
+    def release_memory(self, connection: Any) -> None:  # noqa: ANN401 - each device's own type
+        """Let a runner give back device memory that it keeps for its next calls.
+
+        Raises:
+            RunnerFailed: the runner crashed or did not answer.
+        """
+        del connection  # by default, runners use host memory
+
     def untried(self, connection: Any) -> int:  # noqa: ANN401 - each device's own type
         """Return the number of placements at which a runner has made no call on this workload yet."""
         del connection  # by default, all runners use the same slots
