@@ -123,6 +123,8 @@ def plan_memory(
     needed_bytes = fixed + 2 * size + one_set
     room = max(0, memory.available - needed_bytes)
     if sparing:
-        return MemoryPlan(1, 1, needed_bytes, needed_bytes <= memory.available)
+        # The first call of a batch, which allocates its memory again, is not counted: two sets are a batch of two.
+        sets = 2 if _SPARING_SHARE * 2 * size <= memory.total else 1
+        return MemoryPlan(1, sets, needed_bytes, needed_bytes <= memory.available, sparing=True)
     sets = max(1, min(fitting_sets(layout), room // 4 // one_set))
     return MemoryPlan(placement_count(size, room, calls), sets, needed_bytes, needed_bytes <= memory.available)
