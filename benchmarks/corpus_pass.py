@@ -28,6 +28,7 @@ import fnmatch
 import os
 import random
 import re
+import signal
 import statistics
 import subprocess
 import sys
@@ -70,8 +71,9 @@ _FIRST_CALL_S = 240.0
 _REFERENCES_AHEAD = 6
 """Runners that start while others are used: each problem takes a new one, which imports torch for seconds."""
 _HOLDER = (
-    "import sys, torch; held = torch.empty(int(sys.argv[1]) << 30, dtype=torch.uint8, device='cuda'); "
-    "torch.cuda.synchronize(); print('held', flush=True); sys.stdin.read()"
+    "import os, sys, time, torch; held = torch.empty(int(sys.argv[1]) << 30, dtype=torch.uint8, device='cuda'); "
+    "torch.cuda.synchronize(); print(os.getpid(), flush=True); "
+    "[time.sleep(0.5) for _ in iter(lambda: os.path.exists(f'/proc/{sys.argv[2]}'), False)]"
 )
 
 _PLAIN_CALL = """
@@ -237,15 +239,17 @@ def held_memory(gib: int) -> Iterator[None]:
     if not gib:
         yield
         return
-    command = [sys.executable, "-c", _HOLDER, str(gib)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        if process.stdout.readline().strip() != b"held":
-            raise SystemExit(f"another process did not get {gib} GiB of device memory")
-        try:
-            yield
-        finally:
-            process.kill()
+    # Its parent ends at once: a descendant of the judge would count as one of the judge's own processes.
+    command = ["sh", "-c", '"$@" & exit', "sh", sys.executable, "-c", _HOLDER, str(gib), str(os.getpid())]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        holder = parent.stdout.readline().strip()
+    if not holder:
+        raise SystemExit(f"another process did not get {gib} GiB of device memory")
+    try:
+        yield
+    finally:
+        os.kill(int(holder), signal.SIGKILL)
 
 
 def selected(arguments: argparse.Namespace) -> list[Problem]:

@@ -208,7 +208,12 @@ class Runner:
 
     def _expect_at_start(self, code: wire.Code) -> None:
         try:
-            if self.channel.expect(code, time.monotonic() + _HELLO_S).code is not code:
+            record = self.channel.expect(code, time.monotonic() + _HELLO_S)
+            if record.code is wire.Code.NO_MEMORY:
+                cause = self.last_message()
+                self.kill()
+                raise NoDeviceMemory(f"a new runner gets no device memory: {cause}")
+            if record.code is not code:
                 raise self._not_started(None)
         except (ChannelClosed, ChannelTimeout, MalformedRecord) as error:
             raise self._not_started(error) from error
@@ -440,6 +445,6 @@ def _starts(wait: Callable[[], None]) -> bool:
     """Return true if a runner has started. It may fail to start next to a candidate that takes all memory."""
     try:
         wait()
-    except ConfigurationError:
+    except (ConfigurationError, NoDeviceMemory):
         return False
     return True

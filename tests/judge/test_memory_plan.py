@@ -77,11 +77,13 @@ def test_one_set_has_its_place_however_large_it_is() -> None:
     assert fitting_sets(_layout(8 * 1024)) == 1
 
 
-def test_a_sparing_plan_has_one_placement_and_one_set() -> None:
-    usual = _plan(_layout(1), memory_state())
-    sparing = _plan(_layout(1), memory_state(), sparing=True)
-    assert (sparing.placements, sparing.sets) == (1, 1)
+@pytest.mark.parametrize(("mib", "sets"), [(1, 2), (8 * 1024, 1)])
+def test_a_sparing_plan_has_one_placement_and_a_batch_of_at_most_two(mib: int, sets: int) -> None:
+    usual = _plan(_layout(mib), memory_state())
+    sparing = _plan(_layout(mib), memory_state(), sparing=True)
+    assert (sparing.placements, sparing.sets) == (1, sets)
     assert sparing.needed_bytes == usual.needed_bytes
+    assert (usual.sparing, sparing.sparing) == (False, True)
 
 
 @pytest.mark.parametrize("sparing", [False, True])
@@ -92,7 +94,7 @@ def test_a_prediction_that_does_not_fit_is_marked(*, sparing: bool) -> None:
     fitting = _plan(layout, memory_state(available=needed_bytes), reference_bytes=10 * GIB, sparing=sparing)
     lacking = _plan(layout, memory_state(available=needed_bytes - 1), reference_bytes=10 * GIB, sparing=sparing)
     assert (fitting.fits, lacking.fits) == (True, False)
-    assert (lacking.placements, lacking.sets) == (1, 1)
+    assert (lacking.placements, lacking.sets) == (1, 2 if sparing else 1)
 
 
 def test_memory_that_the_judges_allocator_keeps_is_available() -> None:
@@ -159,7 +161,7 @@ def test_a_sparing_plan_ends_nothing_and_releases_the_reserve() -> None:
     parts = _parts(memory_state(available=GIB))
     plan = parts.planner.plan(parts.clock, parts.workload, sparing=True)
     assert plan is not None
-    assert (plan.placements, plan.sets, plan.fits) == (1, 1, False)
+    assert (plan.placements, plan.sets, plan.fits) == (1, 2, False)
     assert parts.calls.mock_calls == [call.release_caches(keep_reserve=False)]
 
 

@@ -13,10 +13,11 @@ from unittest import mock
 import pytest
 
 from harness.errors import ConfigurationError
+from harness.judge.channel import RunnerRecord
 from harness.judge.devices.interface import Clock, RunnerTrust
 from harness.judge.isolation import sandbox
 from harness.judge.isolation.resource_limits import SandboxLimits
-from harness.judge.runners import Runner, RunnerFailed, RunnerPlan, Standby
+from harness.judge.runners import NoDeviceMemory, Runner, RunnerFailed, RunnerPlan, Standby
 from harness.judge.sides import Staged, load
 from harness.model.verdict import Verdict
 from harness.runner import wire
@@ -125,6 +126,19 @@ def test_a_device_that_cannot_be_prepared_is_reported(plan: RunnerPlan) -> None:
     runner = Runner(replace(plan, warms=True, env={"HARNESS_RUNNER_DEVICE": "cuda", "CUDA_VISIBLE_DEVICES": ""}))
     with pytest.raises(ConfigurationError, match=r"the runner does not start in its sandbox: .*(CUDA|cuda|NVIDIA)"):
         runner.wait_ready()
+
+
+def test_a_runner_without_memory_for_its_context_is_a_lack_of_memory(plan: RunnerPlan) -> None:
+    runner = Runner(replace(plan, warms=True))
+    no_memory = RunnerRecord(wire.Code.NO_MEMORY, 0, 0, 0)
+    hello = RunnerRecord(wire.Code.HELLO, 0, 0, 0)
+    with (
+        mock.patch.object(runner.channel, "expect", side_effect=[hello, no_memory]),
+        mock.patch.object(runner.channel, "send"),
+        pytest.raises(NoDeviceMemory, match="a new runner gets no device memory"),
+    ):
+        runner.wait_ready()
+    assert not runner.directory.exists(), "the runner has ended"
 
 
 def test_a_runner_is_ended_when_its_files_cannot_be_written() -> None:
