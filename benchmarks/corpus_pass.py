@@ -260,8 +260,8 @@ def selected(arguments: argparse.Namespace) -> list[Problem]:
     problems = [load_problem(PROBLEMS / key, key=key) for key in keys]
     if arguments.largest or arguments.draw:
         largest = sorted(problems, key=lambda problem: -largest_bytes(problem))[: arguments.largest]
-        others = [problem for problem in problems if problem not in largest]
-        drawn = random.Random(arguments.seed).sample(others, min(arguments.draw, len(others)))
+        remaining = [problem for problem in problems if problem not in largest]
+        drawn = random.Random(arguments.seed).sample(remaining, min(arguments.draw, len(remaining)))
         problems = [*largest, *drawn]
     number, count = (int(part) for part in arguments.shard.split("/"))
     return problems[number - 1 :: count]
@@ -317,7 +317,7 @@ def _device_bytes(device: Device) -> int | None:
 def run(device: Device, arguments: argparse.Namespace, cache: Path) -> list[PassRow]:
     """Check the selected workloads until the time is over, and return all results, also those of earlier runs."""
     end = time.monotonic() + arguments.seconds
-    low, high = (float(limit) for limit in arguments.truth_gib.split("-"))
+    least_gib, most_gib = (float(limit) for limit in arguments.truth_gib.split("-"))
     record = device.record()
 
     def row(problem: str, workload: str, **fields: object) -> PassRow:
@@ -339,7 +339,7 @@ def run(device: Device, arguments: argparse.Namespace, cache: Path) -> list[Pass
                 workload
                 for workload in workloads_of(problem, ends=arguments.ends)
                 if (problem.key, workload.uuid) not in done
-                and low <= forecast(problem, workload).truth_bytes / GIB < high
+                and least_gib <= forecast(problem, workload).truth_bytes / GIB < most_gib
             ]
             if not todo:
                 continue

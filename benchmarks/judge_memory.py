@@ -47,8 +47,8 @@ def shortened(key: str, root: Path) -> Path:
     smallest = sorted(problem.workloads, key=lambda workload: layout_of(problem, workload).io_bytes)[:_WORKLOADS]
     uuids = {workload.uuid for workload in smallest}
     lines = (source / "workload.jsonl").read_text().splitlines()
-    kept = [line for line in lines if line.strip() and json.loads(line)["uuid"] in uuids]
-    (directory / "workload.jsonl").write_text("\n".join(kept) + "\n")
+    selected_lines = [line for line in lines if line.strip() and json.loads(line)["uuid"] in uuids]
+    (directory / "workload.jsonl").write_text("\n".join(selected_lines) + "\n")
     return directory
 
 
