@@ -32,11 +32,11 @@ def test_only_hidden_elements_have_a_truth(value: str) -> None:
     source = f"import torch\ndef run(x):\n    return torch.where(x > 0, x.float(), torch.full_like(x, {value}))\n"
     reference = load_reference(problem({"x": vector}, {"y": vector}, source, {"n": 4}))
     inputs = [torch.tensor([1.0, -1.0, 2.0, -2.0])]
-    found = find_truth(reference, inputs, reference.outputs(inputs))
+    truth = find_truth(reference, inputs, reference.outputs(inputs))
     if value == "float('-inf')":
-        assert isinstance(found, Truth)
-        assert found.broken_by({"y": torch.tensor([1.0, HIDDEN, 2.0, HIDDEN])}) is None
-        assert found.broken_by({"y": torch.tensor([1.01, HIDDEN, 2.0, HIDDEN])}) is not None
+        assert isinstance(truth, Truth)
+        assert truth.broken_by({"y": torch.tensor([1.0, HIDDEN, 2.0, HIDDEN])}) is None
+        assert truth.broken_by({"y": torch.tensor([1.01, HIDDEN, 2.0, HIDDEN])}) is not None
     else:
-        assert isinstance(found, str)
-        assert "not finite" in found
+        assert isinstance(truth, str)
+        assert "not finite" in truth
