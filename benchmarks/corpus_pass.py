@@ -157,9 +157,19 @@ class Pass:
         if self.device.clock.reserve([layout_of(problem, workload) for workload in problem.workloads]):
             self._opponents.close()
 
-    def check(self, problem: Problem, reference: Reference, source: InputSource, workload: Workload) -> _Checked:
+    def planner(self, problem: Problem) -> MemoryPlanner:
+        """Return the planner of the device's memory for a problem."""
+        return MemoryPlanner(self.device, problem, self._opponents.close)
+
+    def check(
+        self,
+        problem: Problem,
+        reference: Reference,
+        source: InputSource,
+        workload: Workload,
+        planner: MemoryPlanner,
+    ) -> _Checked:
         """Check one workload as often as an evaluation would."""
-        planner = MemoryPlanner(self.device, problem, self._opponents.close)
         try:
             with contextlib.suppress(*LACK):
                 return self._check_once(problem, reference, source, workload, planner, sparing=False)
@@ -344,6 +354,7 @@ def run(device: Device, arguments: argparse.Namespace, cache: Path) -> list[Pass
             if not todo:
                 continue
             judge.reserve(problem)
+            planner = judge.planner(problem)
             hardware, reference = device.hardware, load_reference(problem)
             on, copy_all = hardware.memory_on, hardware.copy_all
             source = InputSource(problem, reference=reference, device=on, copy_all=copy_all)
@@ -352,7 +363,7 @@ def run(device: Device, arguments: argparse.Namespace, cache: Path) -> list[Pass
                     return list(done.values())
                 predicted = forecast(problem, workload)
                 with recording() as times:
-                    checked = judge.check(problem, reference, source, workload)
+                    checked = judge.check(problem, reference, source, workload, planner)
                 failed = checked.verdict not in {"PASSED", RETRY}
                 result = row(
                     problem.key,

@@ -108,7 +108,7 @@ class Judge:
         layouts = [layout_of(problem, workload) for workload in problem.workloads]
         replaced = [clock.reserve(layouts) for clock in self.device.clocks]
         if any(replaced):
-            self._end_opponents()
+            self._end_opponents(None)
         try:
             self._try_reference(problem, reference)
             if request.solution_dir is None:
@@ -224,11 +224,12 @@ class Judge:
             cost=Cost(),
         )
 
-    def _end_opponents(self) -> None:
+    def _end_opponents(self, keep: Problem | None) -> None:
+        """End the runners of baselines, except those of a problem."""
         for _, runners in self._opponents:
-            runners.close()
+            runners.close(keep)
 
     def close(self) -> None:
         """End every runner and close the device."""
-        self._end_opponents()
+        self._end_opponents(None)
         self.device.close()

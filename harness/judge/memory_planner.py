@@ -41,18 +41,19 @@ class MemoryPlanner:
     Args:
         device: the device.
         problem: problem of the request.
-        end_kept: ends the runners that the judge keeps for later requests.
+        end_kept: ends the runners that the judge keeps for later requests, except those of a problem, if it gets one.
     """
 
-    def __init__(self, device: Device, problem: Problem, end_kept: Callable[[], None]) -> None:
+    def __init__(self, device: Device, problem: Problem, end_kept: Callable[[Problem | None], None]) -> None:
         self._device, self._problem, self._end_kept = device, problem, end_kept
+        self._has_ended_kept = False
 
     @timed_as(JudgeStage.MEMORY)
     def plan(self, clock: Clock, workload: Workload, *, sparing: bool = False) -> MemoryPlan | None:
         """Return what a workload may use; None on a device whose memory needs no plan.
 
         Memory that the judge keeps from the last workload is given back first. If the prediction does not fit, runners
-        that are kept for later are ended.
+        that are kept for requests about other problems are ended, once in a request.
 
         Args:
             clock: times its calls.
@@ -61,8 +62,8 @@ class MemoryPlanner:
         """
         self._device.hardware.release_caches(keep_reserve=not sparing)
         plan = self._planned(clock, workload, sparing=sparing)
-        if plan is not None and not plan.fits and not sparing:
-            self.make_room()
+        if plan is not None and not plan.fits and not sparing and not self._has_ended_kept:
+            self._end_runners(keep=self._problem)
             plan = self._planned(clock, workload, sparing=sparing)
         return plan
 
@@ -77,9 +78,13 @@ class MemoryPlanner:
     @timed_as(JudgeStage.MEMORY)
     def make_room(self) -> None:
         """End every runner that is kept for later, and give cached memory back."""
-        self._end_kept()
-        self._device.runners.end_standby()
+        self._end_runners(keep=None)
         self._device.hardware.release_caches(keep_reserve=False)
+
+    def _end_runners(self, keep: Problem | None) -> None:
+        self._has_ended_kept = True
+        self._end_kept(keep)
+        self._device.runners.end_standby()
 
     def state(self) -> MemoryState | None:
         """Return the current use of the device's memory; None if it needs no plan."""

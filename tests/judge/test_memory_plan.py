@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from unittest.mock import call
+from unittest.mock import ANY, call
 
 import pytest
 import torch
@@ -145,16 +145,20 @@ def test_a_device_without_figures_has_no_plan() -> None:
     assert parts.planner.state() is None
 
 
-def test_kept_runners_end_when_the_prediction_does_not_fit() -> None:
+def test_runners_of_other_problems_end_once_when_the_prediction_does_not_fit() -> None:
     parts = _parts(None)
-    parts.hardware.memory_state.side_effect = [memory_state(available=GIB), memory_state()]
+    parts.hardware.memory_state.side_effect = [memory_state(available=GIB), memory_state(), memory_state(available=GIB)]
     plan = parts.planner.plan(parts.clock, parts.workload)
     assert plan is not None
     assert plan.fits, "the plan is made again"
     assert parts.calls.mock_calls == [
-        call.release_caches(keep_reserve=True), call.end_kept(), call.end_standby(),
-        call.release_caches(keep_reserve=False),
+        call.release_caches(keep_reserve=True), call.end_kept(ANY), call.end_standby(),
     ]  # fmt: skip
+    assert parts.workload in parts.calls.end_kept.call_args.args[0].workloads, "its own runners remain"
+    again = parts.planner.plan(parts.clock, parts.workload)
+    assert again is not None
+    assert not again.fits
+    assert parts.calls.end_kept.call_count == 1
 
 
 def test_a_sparing_plan_ends_nothing_and_releases_the_reserve() -> None:

@@ -161,7 +161,12 @@ class Opponents:
         """
         self._drop(problem.digest, _runner_of(variant))
 
-    def close(self) -> None:
-        """End every runner."""
+    def close(self, keep: Problem | None = None) -> None:
+        """End every runner.
+
+        Args:
+            keep: a problem whose runners remain.
+        """
         for digest, key in list(self._trusted):
-            self._drop(digest, key)
+            if keep is None or digest != keep.digest:
+                self._drop(digest, key)
