@@ -179,8 +179,8 @@ def test_a_first_lack_of_memory_leads_to_a_sparing_attempt_that_counts(
     assert race.made_room == 1
     plans = [call.kwargs["plan"] for call in race.clock.prepare.call_args_list]
     if state is not None:
-        assert [plan.sets for plan in plans[-2:]] == [1, 1], "both sides use as little as possible"
-        assert plans[0].sets > 1
+        assert [plan.sparing for plan in plans[-2:]] == [True, True], "both sides use as little as possible"
+        assert not plans[0].sparing
     assert len(race.started) == (2 if side is CANDIDATE else 1), "the candidate's process starts again"
 
 
