@@ -155,9 +155,9 @@ def test_runners_of_other_problems_end_once_when_the_prediction_does_not_fit() -
         call.release_caches(keep_reserve=True), call.end_kept(ANY), call.end_standby(),
     ]  # fmt: skip
     assert parts.workload in parts.calls.end_kept.call_args.args[0].workloads, "its own runners remain"
-    again = parts.planner.plan(parts.clock, parts.workload)
-    assert again is not None
-    assert not again.fits
+    later_plan = parts.planner.plan(parts.clock, parts.workload)
+    assert later_plan is not None
+    assert not later_plan.fits
     assert parts.calls.end_kept.call_count == 1
 
 

@@ -130,10 +130,13 @@ def test_a_device_that_cannot_be_prepared_is_reported(plan: RunnerPlan) -> None:
 
 def test_a_runner_without_memory_for_its_context_is_a_lack_of_memory(plan: RunnerPlan) -> None:
     runner = Runner(replace(plan, warms=True))
-    no_memory = RunnerRecord(wire.Code.NO_MEMORY, 0, 0, 0)
-    hello = RunnerRecord(wire.Code.HELLO, 0, 0, 0)
+    usual = runner.channel.expect
+
+    def expect(code: wire.Code, deadline: float) -> RunnerRecord:
+        return usual(code, deadline) if code is wire.Code.HELLO else RunnerRecord(wire.Code.NO_MEMORY, 0, 0, 0)
+
     with (
-        mock.patch.object(runner.channel, "expect", side_effect=[hello, no_memory]),
+        mock.patch.object(runner.channel, "expect", side_effect=expect),
         mock.patch.object(runner.channel, "send"),
         pytest.raises(NoDeviceMemory, match="a new runner gets no device memory"),
     ):

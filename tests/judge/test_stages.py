@@ -293,17 +293,19 @@ def _assert_complete(cost: Cost) -> None:
 
 
 @pytest.mark.xdist_group("judge")
-def test_an_evaluation_has_the_seconds_of_every_stage(court: JudgeProcess, tmp_path: Path) -> None:
+def test_an_evaluation_has_the_seconds_of_its_stages(court: JudgeProcess, tmp_path: Path) -> None:
     answer = judge(court, write_problem(tmp_path), write_cpp(tmp_path / "solution"))
     assert answer.verdict is Verdict.PASSED, answer.reason
     _assert_complete(answer.cost)
-    expected = {"wait", "build", "fill", "candidate", "opponent", "reference", "truth", "comparison", "memory", "other"}
-    assert {str(stage) for stage in answer.cost.stages} == expected
-    assert answer.cost.stages[JudgeStage.BUILD] <= answer.cost.build_s + 0.001
+    # Hundreds of calls take more than the half millisecond that is rounded to zero. The others may be faster.
+    certain = {"fill", "candidate", "opponent", "reference", "comparison"}
+    fast = {"wait", "build", "truth", "memory", "other"}
+    assert certain <= {str(stage) for stage in answer.cost.stages} <= certain | fast
+    assert answer.cost.stages.get(JudgeStage.BUILD, 0.0) <= answer.cost.build_s + 0.001
 
 
 @pytest.mark.xdist_group("judge")
-def test_a_measurement_of_baselines_has_the_seconds_of_every_stage(court: JudgeProcess, tmp_path: Path) -> None:
+def test_a_measurement_of_baselines_has_the_seconds_of_its_stages(court: JudgeProcess, tmp_path: Path) -> None:
     problem = write_problem(tmp_path)
     write_pytorch(problem / "baseline", "import torch\ndef run(x, factor, y):\n    torch.mul(x, factor, out=y)\n")
     answer = judge(court, problem, None)
