@@ -20,7 +20,7 @@ from harness.judge.reference import load_reference
 from harness.judge.truth.attention import workspace_bytes
 from harness.judge.truth.wider_floats import RAISED
 from harness.model.problem import Problem, Workload
-from harness.sol.arguments import Untyped, is_composite, is_view, tensors_in
+from harness.sol.arguments import Untyped, is_composite, is_view, tensors_in, with_cpu
 from harness.sol.element_regions import storage_of
 from harness.sol.tensor_values import AnalysisLimits, TensorValues, load_meta_kernels
 from harness.sol.trace_inputs import TraceInputs
@@ -32,7 +32,6 @@ REFERENCE_MULTIPLE = 32
 shipped workloads, all of which can be traced, the multiple is at most 25."""
 TRUTH_MULTIPLE = 96
 """The same for the float64 run; at most 75 in 95 % of the shipped workloads."""
-_CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -204,10 +203,7 @@ class _FusedAttention(TorchFunctionMode):
         kwargs = kwargs or {}
         if func is torch.Tensor.cuda:
             return args[0]
-        if func is torch.Tensor.to:
-            args = tuple(_CPU if _is_device(value) else value for value in args)
-        if kwargs.get("device") is not None:
-            kwargs = {**kwargs, "device": _CPU}
+        args, kwargs = with_cpu(func, args, kwargs)
         if func is not torch.nn.functional.scaled_dot_product_attention:
             return func(*args, **kwargs)
         arguments = dict(zip(("query", "key", "value"), args, strict=False)) | kwargs
@@ -221,7 +217,3 @@ class _FusedAttention(TorchFunctionMode):
 
 def _heads(query: torch.Tensor, key: torch.Tensor) -> tuple[int, ...]:
     return tuple(torch.broadcast_shapes(query.shape[-3:-2], key.shape[-3:-2]))  # type: ignore[no-untyped-call]
-
-
-def _is_device(value: Untyped) -> bool:
-    return isinstance(value, torch.device) or (isinstance(value, str) and value.partition(":")[0] in {"cuda", "cpu"})

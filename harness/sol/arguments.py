@@ -1,6 +1,6 @@
-"""Tensors among an operator's arguments.
+"""Tensors and devices among an operator's arguments.
 
-They are nested in tuples, lists and dictionaries only, for which torch's pytree is slow.
+Tensors are nested in tuples, lists and dictionaries only, for which torch's pytree is slow.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import torch
 
 Untyped: TypeAlias = Any
 """Type of the arguments of a dispatch mode: torch has no public types for operators, operands and results."""
+
+_CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -81,3 +83,24 @@ def with_tensors(value: Untyped, change: Callable[[torch.Tensor], torch.Tensor])
     if isinstance(value, tuple | list):  # also torch's named tuples, which are made from a list
         return type(value)([with_tensors(item, change) for item in value])
     return {name: with_tensors(item, change) for name, item in value.items()} if isinstance(value, dict) else value
+
+
+def with_cpu(func: Untyped, args: Sequence[Untyped], kwargs: Mapping[str, Untyped]) -> tuple[Untyped, Untyped]:
+    """Return the arguments of a function of torch with its devices replaced by the CPU.
+
+    References name devices that may not exist on the host that analyses them.
+
+    Args:
+        func: function that a torch function mode received.
+        args: its positional arguments.
+        kwargs: its keyword arguments.
+    """
+    if func is torch.Tensor.to:
+        args = tuple(_CPU if _is_device(value) else value for value in args)
+    if kwargs.get("device") is not None:
+        kwargs = {**kwargs, "device": _CPU}
+    return args, kwargs
+
+
+def _is_device(value: Untyped) -> bool:
+    return isinstance(value, torch.device) or (isinstance(value, str) and value.partition(":")[0] in {"cuda", "cpu"})

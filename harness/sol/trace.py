@@ -14,7 +14,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from harness.sol.arguments import OperatorCall, Untyped, changed_argument, is_composite, is_view, tensors_in
+from harness.sol.arguments import OperatorCall, Untyped, changed_argument, is_composite, is_view, tensors_in, with_cpu
 from harness.sol.element_regions import ElementRegion, StridedView, storage_of, view_of
 from harness.sol.liveness import Liveness
 from harness.sol.operators import GATHERING, OVERWRITING, SCATTERING, SELECTING, SHAPED_LIKE, is_product
@@ -213,10 +213,7 @@ class _Functions(TorchFunctionMode):
         self.recorder.recording.autocast = cast
         if func is torch.Tensor.cuda:
             return args[0]
-        if func is torch.Tensor.to:
-            args = tuple(_CPU if _is_device(value) else value for value in args)
-        if kwargs.get("device") is not None:
-            kwargs = {**kwargs, "device": _CPU}
+        args, kwargs = with_cpu(func, args, kwargs)
         if func is not torch.nn.functional.scaled_dot_product_attention:
             return func(*args, **kwargs)
         arguments = dict(zip(_ATTENTION_ARGUMENTS, args, strict=False)) | kwargs
@@ -227,14 +224,9 @@ class _Functions(TorchFunctionMode):
         return out
 
 
-_CPU = torch.device("cpu")
 _UNREAD = GATHERING | SCATTERING | OVERWRITING | SHAPED_LIKE
 """Operators that prove no reads of their first argument."""
 _ATTENTION_ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
-
-
-def _is_device(value: Untyped) -> bool:
-    return isinstance(value, torch.device) or (isinstance(value, str) and value.partition(":")[0] in {"cuda", "cpu"})
 
 
 def _has_boolean_choice(operands: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> bool:
